@@ -1,0 +1,92 @@
+"""Refusing arguments that cannot mean anything, before anything is written."""
+
+import math
+import operator
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from sqlreplay.errors import BadArgument
+from sqlreplay.records import Status, status_value
+from sqlreplay.store import check_meta, text_problem
+
+__all__ = ["batch_sizes", "limit", "meta", "priority", "status", "step", "text", "threshold", "timeout", "uid"]
+
+LARGEST_STEP = 2**53
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Accept what is an integer, numpy's included, and nothing that merely looks like one."""
+    if isinstance(value, bool):
+        raise BadArgument(f"{name} is {value!r}, expected a whole number.")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise BadArgument(f"{name} is {value!r}, expected a whole number.") from None
+
+
+def text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise BadArgument(f"{name} is {value!r}, expected text such as 'math'.")
+    problem = text_problem(value)
+    if problem:
+        raise BadArgument(f"{name} {value!r} {problem}, which the databases cannot store alike. Choose another name.")
+
+
+def step(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    number = whole_number(name, value)
+    if abs(number) > LARGEST_STEP:
+        raise BadArgument(f"{name} is {number}, expected a step between {-LARGEST_STEP} and {LARGEST_STEP}.")
+    return number
+
+
+def threshold(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    number = whole_number(name, value)
+    if number <= 0:
+        raise BadArgument(f"{name} is {number}, expected a positive number. Leave it out to have no such limit.")
+    return number
+
+
+def batch_sizes(sizes: Any) -> None:
+    if not isinstance(sizes, Mapping):
+        raise BadArgument(f"batch sizes are {type(sizes).__name__}, expected a dict such as {{'math': 64}}.")
+    for name, size in sizes.items():
+        text("task_name", name)
+        if whole_number(f"batch size of {name!r}", size) < 0:
+            raise BadArgument(f"batch size of {name!r} is {size}, expected 0 or more.")
+
+
+def timeout(value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0):
+        raise BadArgument(f"timeout is {value!r}, expected seconds, 0 or more. Leave it out not to wait.")
+
+
+def limit(value: Any) -> None:
+    if value is not None and whole_number("limit", value) < 0:
+        raise BadArgument(f"limit is {value}, expected 0 or more.")
+
+
+def priority(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise BadArgument(f"priority is {value!r}, expected a finite number, 0 or more.")
+
+
+def uid(value: Any) -> int:
+    return whole_number("uid", value)
+
+
+def meta(value: Any) -> None:
+    check_meta(value)
+
+
+def status(value: Any, status_type: type[Enum]) -> str:
+    """Return the stored string of a status given as text or as a member of any enum."""
+    found = status_value(value)
+    known = [str(member.value) for known_type in (Status, status_type) for member in known_type]
+    if found not in known:
+        raise BadArgument(f"{value!r} is not a status. Type one of {', '.join(dict.fromkeys(known))}.")
+    return found

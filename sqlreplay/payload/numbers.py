@@ -1,0 +1,87 @@
+"""Columns of integer lists: token ids, masks and model steps.
+
+They are most of a group, and they repeat: all samples share their prompt, a mask is mostly ones, and few
+model steps make one response. What repeats is stored once and rebuilt without reading every number.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["MAX_REPEATED", "IntegerLists", "are_numbers", "read_integer_lists", "write_integer_lists"]
+
+MAX_REPEATED: Final = 1 << 26  # numbers in one section: what forged bytes can make of a few is bounded
+SHORTEST: Final = 16
+MOST_RUNS: Final = 8
+
+Runs = dict[int, int]  # where a run ends, and its number
+IntegerLists = list[list[int] | Runs | int]  # in full, as runs, or the index of an equal list before it
+
+
+def are_numbers(lists: Sequence[list[Any]], kind: Any) -> bool:
+    """Tell whether all elements are of the kind, `int` or `int | float`, in one quick pass."""
+    try:
+        msgspec.convert(lists, list[list[kind]])
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def write_integer_lists(lists: Sequence[list[int]], allowance: int) -> tuple[IntegerLists, int]:
+    """Leave out what repeats in lists of integers; also return how many numbers of the allowance that takes."""
+    first = lists[0]
+    written: IntegerLists = []
+    repeated = 0
+    for numbers in lists:
+        size = len(numbers)
+        if size < SHORTEST or repeated + size > allowance:
+            written.append(numbers)
+        elif written and numbers == first:
+            written.append(0)
+            repeated += size
+        elif numbers[0] == numbers[1] and (runs := _find_runs(numbers)):
+            written.append(runs)
+            repeated += size
+        else:
+            written.append(numbers)
+    return written, repeated
+
+
+def read_integer_lists(written: IntegerLists, allowance: int) -> tuple[list[list[int]], int]:
+    """Write the lists out again; also return how many numbers of the allowance that took."""
+    lists: list[list[int]] = []
+    repeated = 0
+    for entry in written:
+        if isinstance(entry, list):
+            lists.append(entry)
+            continue
+        repeated += len(lists[entry]) if isinstance(entry, int) else max(entry, default=0)
+        if repeated > allowance:
+            raise ValueError(f"found {repeated} repeated numbers, expected at most {allowance}")
+        lists.append(lists[entry].copy() if isinstance(entry, int) else _expand(entry))
+    return lists, repeated
+
+
+def _find_runs(numbers: list[int]) -> Runs | None:
+    """Describe a list of few runs in ascending order, or of one; None for any other."""
+    runs: Runs = {}
+    start, size = 0, len(numbers)
+    while start < size:
+        number = numbers[start]
+        end = size if numbers[-1] == number else bisect_right(numbers, number, start)
+        if len(runs) == MOST_RUNS or numbers[start:end].count(number) != end - start:
+            return None
+        runs[end] = number
+        start = end
+    return runs
+
+
+def _expand(runs: Runs) -> list[int]:
+    numbers: list[int] = []
+    for end, number in runs.items():
+        if end <= len(numbers):
+            raise ValueError(f"found a run that ends at {end} after one that ends at {len(numbers)}")
+        numbers += [number] * (end - len(numbers))
+    return numbers

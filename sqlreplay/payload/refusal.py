@@ -1,0 +1,58 @@
+"""Say why a value cannot be stored, where it is, and what to store instead."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from sqlreplay.errors import PayloadUnsupported
+
+__all__ = ["Refused", "explain_refusal", "refusing"]
+
+BUILTIN_BASES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex)
+
+
+class Refused(Exception):
+    """A value without a safe form; `steps` grows from the inside out into the path to it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps: list[str] = []
+
+    def as_error(self) -> PayloadUnsupported:
+        path = "".join(reversed(self.steps))
+        return PayloadUnsupported(f"{path}: {self.reason}" if path else self.reason)
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what the walk over a group raises into the error that its caller sees."""
+    try:
+        yield
+    except Refused as refused:
+        raise refused.as_error() from refused
+    except (RecursionError, UnicodeEncodeError) as error:
+        raise PayloadUnsupported(
+            f"the group has no form as bytes: {error}; store a flatter copy, with attribute names of valid text"
+        ) from error
+
+
+def explain_refusal(value: Any, known_classes: str) -> str:
+    """Name what was found and how its data can be stored all the same."""
+    kind = type(value)
+    found = f"a value of type {kind.__module__}.{kind.__qualname__} has no safe form as bytes"
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if isinstance(value, getattr(numpy, "ndarray", ())):
+        return f"{found}; store numpy.asarray(value)"
+    if isinstance(value, getattr(torch, "Tensor", ())):
+        return f"{found}; store value.detach() as a plain torch.Tensor"
+    if isinstance(value, type) or callable(value):
+        return f"{found}: code is never stored; store a name that your program looks up"
+    for base in BUILTIN_BASES:
+        if isinstance(value, base):
+            return f"{found}; store {base.__name__}(value), or annotate the field with {kind.__qualname__}"
+    return (
+        f"{found}: only classes that the annotations of the item type name can be rebuilt (here: {known_classes}); "
+        f"annotate the field with {kind.__qualname__}, or store plain data, such as a dict of its attributes"
+    )

@@ -1,0 +1,152 @@
+"""Objects of one class as a table: every field a column over the objects, equal values stored once.
+
+A group's samples share most of their values (sampling parameters, status, unused fields), and a column is checked
+and converted in one C call instead of one per object.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from msgspec import Struct
+
+from sqlreplay.errors import PayloadDamaged
+from sqlreplay.payload.classes import ModelClass, RecordClass, Row
+
+__all__ = [
+    "ABSENT",
+    "Column",
+    "ModelState",
+    "RecordsWire",
+    "Table",
+    "build_objects",
+    "columns_of",
+    "model_state",
+]
+
+Column = Sequence[Any]
+
+
+class _Absent:
+    """Stands in a column for an attribute that this object does not have."""
+
+
+ABSENT: Final = _Absent()
+
+
+class ModelState(Struct, array_like=True, forbid_unknown_fields=True):
+    """What pydantic keeps beside the fields; `extra` and `private` are lists with one entry per object, or None."""
+
+    fields_set: list[list[str]]
+    extra: Any = None
+    private: Any = None
+
+
+class Table(Struct, array_like=True, forbid_unknown_fields=True):
+    """The fields of some objects. A list holds one value per object, anything else is the value of them all."""
+
+    picks: list[int]  # one per object: which of the state's `fields_set` is its own
+    fields: dict[str, Any]
+    absent: dict[str, list[int]] = {}  # the objects that do not have this attribute
+    elsewhere: list[str] = []  # fields that another section holds
+    state: ModelState | None = None
+
+
+class RecordsWire(Struct, array_like=True, forbid_unknown_fields=True):
+    """Objects of the class that the reader's schema knows under this label."""
+
+    label: str
+    table: Table
+
+
+def columns_of(record: RecordClass, objects: Sequence[Any]) -> dict[str, Column]:
+    """Read the objects column by column, in the order in which their class declares its fields."""
+    rows = record.rows(objects)
+    names = record.names if record.names is not None else tuple(rows[0])
+    width = len(names)
+    if width > 1 and all(len(row) == width for row in rows):
+        try:
+            return dict(zip(names, zip(*map(itemgetter(*names), rows), strict=True), strict=True))
+        except KeyError:
+            pass
+    for index, row in enumerate(rows):
+        record.check_declared(row, index)
+    found = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, ABSENT) for row in rows] for name in record.names or found}
+
+
+def model_state(
+    record: ModelClass, objects: Sequence[Any]
+) -> tuple[list[int], list[list[str]], Column, Column]:
+    """Read the state of pydantic models: picks, the distinct sets of set fields, extra fields, private attributes."""
+    distinct: list[set[str]] = []
+    picks = []
+    for item in objects:
+        names = item.__pydantic_fields_set__
+        if names not in distinct:
+            distinct.append(names)
+        picks.append(distinct.index(names))
+    declared = record.names or ()
+    fields_set = [
+        [name for name in declared if name in names] + sorted(names.difference(declared))
+        for names in distinct
+    ]
+    extras = [item.__pydantic_extra__ for item in objects] if record.allows_extra else []
+    privates = [record.private_of(item) for item in objects] if record.private_defaults else []
+    return picks, fields_set, extras, privates
+
+
+def build_objects(record: RecordClass, table: Table, waived: Collection[str] = ()) -> list[Any]:
+    """Rebuild the objects of a table; fields in `waived` may be missing and then get their default, or None."""
+    fields, count = table.fields, len(table.picks)
+    extras = _entries(table.state.extra if table.state else None, count)
+    if unknown := record.unknown(fields):
+        if not isinstance(record, ModelClass) or not record.allows_extra:
+            raise PayloadDamaged(
+                f"these bytes hold the field {unknown[0]!r}, which {record.cls.__name__} does not have: they were "
+                f"written with another item_type; add the field, or read them with the class that wrote them"
+            )
+        moved = _rows_of({name: fields.pop(name) for name in unknown}, count)
+        extras = [{**(extra or {}), **more} for extra, more in zip(extras, moved, strict=True)]
+    fillers = (
+        record.missing(fields, waived) if record.names is None or len(fields) < len(record.names) else {}
+    )
+    ordered = {name: fields.get(name) for name in record.names} if record.names is not None else fields
+    rows = _rows_of(ordered, count)
+    for name, fill in fillers.items():
+        for row in rows:
+            row[name] = fill(row)
+    for name, indices in table.absent.items():
+        for index in indices:
+            del rows[index][name]
+    if not isinstance(record, ModelClass):
+        return record.build(rows)
+    if table.state is None:
+        raise PayloadDamaged(f"these bytes hold no pydantic state for {record.cls.__name__}")
+    if not record.allows_extra and any(extra is not None for extra in extras):
+        raise PayloadDamaged(
+            f"these bytes hold extra fields, which {record.cls.__name__} does not allow: they were written with "
+            "another item_type; set extra='allow' to read them"
+        )
+    distinct = list(map(set, table.state.fields_set))
+    fields_set = [distinct[pick].copy() for pick in table.picks]
+    return record.build_models(rows, fields_set, extras, _entries(table.state.private, count))
+
+
+def _rows_of(fields: Row, count: int) -> list[Row]:
+    rows = [fields.copy() for _ in range(count)]
+    for name, column in fields.items():
+        if type(column) is list:
+            for row, value in zip(rows, column, strict=True):
+                row[name] = value
+    return rows
+
+
+def _entries(entries: Any, count: int) -> list[Row | None]:
+    if entries is None:
+        return [None] * count
+    if type(entries) is not list or len(entries) != count:
+        raise PayloadDamaged(f"found {type(entries).__name__} instead of a list with {count} entries")
+    if not {type(entry) for entry in entries} <= {dict, type(None)}:
+        raise PayloadDamaged("found extra or private attributes that are not a mapping")
+    return entries
