@@ -2,7 +2,7 @@
 
 from alembic import context
 
-options = dict(version_table="sqlreplay_schema", transaction_per_migration=False)
+options = {"version_table": "sqlreplay_schema", "transaction_per_migration": False}
 
 if context.is_offline_mode():
     context.configure(dialect_name=context.config.attributes["dialect"], literal_binds=True, **options)

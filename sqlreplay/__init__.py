@@ -1,8 +1,8 @@
 """A persistent replay store for LLM reinforcement learning, built on SQL.
 
-    async with ReplayBuffer("sqlite:///replay.db", policy="staleness") as buffer:
-        await buffer.put(group, "math", model_step=3, current_train_step=5, stale_threshold=4)
-        batches, counts = await buffer.take_batch({"math": 64})
+async with ReplayBuffer("sqlite:///replay.db", policy="staleness") as buffer:
+    await buffer.put(group, "math", model_step=3, current_train_step=5, stale_threshold=4)
+    batches, counts = await buffer.take_batch({"math": 64})
 """
 
 from sqlreplay.blocking import BlockingReplayBuffer

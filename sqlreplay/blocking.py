@@ -20,9 +20,9 @@ R = TypeVar("R")
 class BlockingReplayBuffer(Generic[T]):
     """A `ReplayBuffer` for code that has no event loop, or does not want to know of one.
 
-        with BlockingReplayBuffer("sqlite:///replay.db") as buffer:
-            buffer.put(group, "math")
-            batches, counts = buffer.take_batch({"math": 64}, timeout=30)
+    with BlockingReplayBuffer("sqlite:///replay.db") as buffer:
+        buffer.put(group, "math")
+        batches, counts = buffer.take_batch({"math": 64}, timeout=30)
     """
 
     def __init__(

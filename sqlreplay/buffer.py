@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from sqlreplay import checks
+from sqlreplay.aging import expire_in_part
 from sqlreplay.config import SchemaMode, StoreConfig, default_url, parse_url
-from sqlreplay.errors import BadArgument, PayloadError, RunNotEmpty, StoreClosed, TakeTimeout
+from sqlreplay.errors import BadArgument, RunNotEmpty, StoreClosed, TakeTimeout
 from sqlreplay.groups import GroupForm, PutRules
 from sqlreplay.insights import Stats, summarise
 from sqlreplay.policy import Policy, policy_named
 from sqlreplay.query import compile_query, parse_query
 from sqlreplay.records import Expiry, RolloutState, Status, StorageItem, status_value
-from sqlreplay.store import FIELDS, Batch, Claim, GroupColumns, NewGroup, OverBudget, Refresh, Rewrite, StoreThread
+from sqlreplay.store import FIELDS, GroupColumns, NewGroup, OverBudget, Refresh, Rewrite, StoreThread
+from sqlreplay.taking import Taking
 
 __all__ = ["ReplayBuffer"]
 
 T = TypeVar("T")
-DECODE_ASIDE_BYTES = 4 * 2**20
-PARTIAL_SLICE = 64
 
 
 class ReplayBuffer(Generic[T]):
@@ -67,6 +67,7 @@ class ReplayBuffer(Generic[T]):
         self._run = run
         self._policy = policy_named(policy)
         self._form: GroupForm[T] = GroupForm(item_type, status_type, expiry)
+        self._taking: Taking[T] = Taking(self._form, self._policy, run)
         self._must_be_fresh = fresh
         self._thread: StoreThread | None = None
         self._pid = os.getpid()
@@ -82,7 +83,13 @@ class ReplayBuffer(Generic[T]):
             raise BadArgument(
                 "A buffer in memory cannot go to another process. Open it on a file: sqlite:///replay.db."
             )
-        return rebuild, ({**self._arguments, "url": self._config.url.render_as_string(hide_password=False), "fresh": False},)
+        return rebuild, (
+            {
+                **self._arguments,
+                "url": self._config.url.render_as_string(hide_password=False),
+                "fresh": False,
+            },
+        )
 
     async def __aenter__(self) -> "ReplayBuffer[T]":
         thread = await self._joined()
@@ -166,9 +173,12 @@ class ReplayBuffer(Generic[T]):
             draft.apply()
             self._done["dropped"] += 1
             return None
-        pending = self._form.codec.prepare(draft.items, draft.numbers.steps)
-        parts = await asyncio.to_thread(pending.finish) if pending.refs else pending.finish()
-        columns = {**draft.columns(), "priority": float(priority), "meta": None if meta is None else dict(meta)}
+        parts = await self._form.encode(draft)
+        columns = {
+            **draft.columns(),
+            "priority": float(priority),
+            "meta": None if meta is None else dict(meta),
+        }
         new = NewGroup(task_name, draft.status, parts, columns, rules.current_train_step)
         uid = await thread.store.commit.join(self._run, new)
         draft.apply()
@@ -204,7 +214,7 @@ class ReplayBuffer(Generic[T]):
         checks.step("train_step", train_step)
         checks.threshold("max_tokens", max_tokens)
         thread = await self._joined()
-        claims = self._claims(thread, task_batch_sizes, group_status, where)
+        claims = self._taking.claims(thread, task_batch_sizes, group_status, where)
         try:
             batch = await thread.call(
                 lambda: thread.store.claim(
@@ -225,84 +235,16 @@ class ReplayBuffer(Generic[T]):
             ) from error
         if not batch.full:
             raise TakeTimeout(await self._shortage(task_batch_sizes, group_status, where, timeout))
-        taken = await self._unpack(thread, batch, claims)
+        taken = await self._taking.unpack(thread, batch, claims)
         self._done["taken"] += sum(map(len, taken.values()))
         return taken, {task_name: len(groups) for task_name, groups in taken.items()}
-
-    def _claims(
-        self, thread: StoreThread, sizes: Mapping[str, int], group_status: Any, where: Any
-    ) -> list[Claim]:
-        checks.batch_sizes(sizes)
-        columns = GroupColumns(thread.store.backend)
-        plan = self._policy.plan(columns)
-        conditions = [] if plan.where is None else [plan.where]
-        if where is not None:
-            conditions.append(compile_query(parse_query(where, FIELDS), columns))
-        condition = conditions[0] if len(conditions) == 1 else None
-        if len(conditions) == 2:
-            condition = conditions[0] & conditions[1]
-        status = checks.status(group_status, self._form.status_type)
-        return [Claim(name, size, status, tuple(plan.order_by), condition) for name, size in sizes.items()]
-
-    async def _unpack(self, thread: StoreThread, batch: Batch, claims: Sequence[Claim]) -> dict[str, list[list[T]]]:
-        """Decode what was claimed. A group whose bytes do not read is set aside as failed and the next one in order
-        takes its place; if anything else goes wrong, all rows go back where they were."""
-        claimed = batch
-        try:
-            good: dict[str, list[list[T]]] = {claim.task_name: [] for claim in claims}
-            while True:
-                damaged = await self._decode(batch, good)
-                if not damaged:
-                    break
-                for row, error in damaged:
-                    await thread.call(
-                        lambda row=row, error=error: thread.store.put_back(  # type: ignore[misc]
-                            [row], status="failed", error=str(error)[:1000]
-                        )
-                    )
-                    self._done["set_aside"] += 1
-                aside = {row.uid for row, _ in damaged}
-                missing = Counter(name for name, rows in batch.rows.items() for row in rows if row.uid in aside)
-                refills = [
-                    Claim(claim.task_name, missing[claim.task_name], claim.status, claim.order_by, claim.where)
-                    for claim in claims
-                    if missing[claim.task_name]
-                ]
-                claimed = without(claimed, aside)
-                batch = await thread.call(
-                    lambda refills=refills: thread.store.claim(self._run, refills),  # type: ignore[misc]
-                    undo=thread.store.release,
-                )
-                claimed = joined(claimed, batch)
-        except BaseException:
-            thread.spawn(thread.store.release(claimed))
-            raise
-        thread.free([row.payload_id for row in claimed.all_rows()])
-        return good
-
-    async def _decode(self, batch: Batch, good: dict[str, list[list[T]]]) -> list[tuple[Any, PayloadError]]:
-        """Append what reads to `good`, and return what does not."""
-
-        def decode() -> list[tuple[Any, PayloadError]]:
-            damaged = []
-            for name, rows in batch.rows.items():
-                for row in rows:
-                    try:
-                        good[name].append(self._form.read(row, batch.parts[row.payload_id]))
-                    except PayloadError as error:
-                        damaged.append((row, error))
-            return damaged
-
-        if sum(row.size_bytes for row in batch.all_rows()) > DECODE_ASIDE_BYTES:
-            return await asyncio.to_thread(decode)
-        return decode()
 
     async def _shortage(self, sizes: Mapping[str, int], group_status: Any, where: Any, timeout: float | None) -> str:
         waiting = await self.count_statuses(list(sizes), [status.value for status in Status])
         asked = status_value(group_status)
         lines = [
             f"{name}: asked {size} {asked}, found {waiting[name][asked]}, waiting by status "
-            f"{ {status: count for status, count in waiting[name].items() if count} or 'none'}"
+            f"{ {status: count for status, count in waiting[name].items() if count} or 'none' }"
             for name, size in sizes.items()
         ]
         hint = " Of these, only what the filter matches counts." if where is not None else ""
@@ -328,7 +270,7 @@ class ReplayBuffer(Generic[T]):
     async def is_ready(self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED) -> bool:
         """Tell whether every task has as many unleased groups as asked."""
         thread = await self._joined()
-        claims = self._claims(thread, task_batch_sizes, group_status, None)
+        claims = self._taking.claims(thread, task_batch_sizes, group_status, None)
         return await thread.call(lambda: thread.store.is_ready(self._run, claims))
 
     async def size(self) -> int:
@@ -387,7 +329,7 @@ class ReplayBuffer(Generic[T]):
         expired = {}
         for name in names:
             plan, result = done[name]
-            newly = result.expired + await self._expire_in_part(thread, plan)
+            newly = result.expired + await expire_in_part(thread, self._form, self._run, plan)
             if self._form.expiry == "sample" and "expired" in looked_at and plan.retryable:
                 newly = await thread.call(lambda plan=plan: thread.store.expired_now(plan.task_id))  # type: ignore[misc]
             expired[name] = newly + result.dropped
@@ -398,33 +340,6 @@ class ReplayBuffer(Generic[T]):
         if statuses is None:
             return ("completed", "aborted") if self._form.expiry == "group" else ("completed", "aborted", "expired")
         return tuple(dict.fromkeys(checks.status(status, self._form.status_type) for status in statuses))
-
-    async def _expire_in_part(self, thread: StoreThread, plan: Refresh) -> int:
-        """Decode, reset and store again the groups in which only some samples expire. Each is its own change: one
-        that was taken meanwhile is left alone."""
-        rules = PutRules(None, plan.step, plan.threshold, plan.token_threshold)
-        expired, after = 0, 0
-        while rows := await thread.call(lambda: thread.store.find_partial(plan, after, PARTIAL_SLICE)):
-            after = rows[-1].uid
-            parts = await thread.call(lambda rows=rows: thread.store.read_parts(rows))  # type: ignore[misc]
-            rewrites = []
-            for row in rows:
-                if parts[row.payload_id]:
-                    rewrites.append(self._expired_in_part(row, self._form.read(row, parts[row.payload_id]), rules))
-            changed = await thread.call(
-                lambda rewrites=rewrites: thread.store.rewrite(self._run, rewrites)  # type: ignore[misc]
-            )
-            before = {row.uid: row.status for row in rows}
-            expired += sum(before[uid] != "expired" for uid in changed)
-        return expired
-
-    def _expired_in_part(self, row: Any, items: list[T], rules: PutRules) -> Rewrite:
-        draft = self._form.draft(items, rules)
-        columns = draft.columns()
-        columns["stale_from_step"] = self._form.stale_from_after_expiry(row, draft)
-        parts = self._form.codec.prepare(draft.items, draft.numbers.steps).finish()
-        expected = {"payload_id": row.payload_id, "status": row.status}
-        return Rewrite(row.uid, draft.status, parts, columns, expected)
 
     async def find(
         self,
@@ -479,39 +394,28 @@ class ReplayBuffer(Generic[T]):
     async def update(self, items: Sequence[StorageItem[T]]) -> int:
         """Store changed items under the uid they have, with the status and staleness of the `StorageItem`, and
         return how many were still there. Uid and place in the order stay."""
-        rewrites = [self._rewrite(item) for item in items]
+        rewrites = [await self._rewrite(item) for item in items]
         thread = await self._joined()
         return len(await thread.call(lambda: thread.store.rewrite(self._run, rewrites)))
 
-    def _rewrite(self, item: StorageItem[T]) -> Rewrite:
+    async def _rewrite(self, item: StorageItem[T]) -> Rewrite:
         self._form.check(item.item)
         if not item.item:
             raise BadArgument(f"Group {item.uid} has no items left. Type delete([{item.uid}]) to remove it.")
         status = checks.status(item.status, self._form.status_type)
         draft = self._form.measured(item.item, status, int(item.staleness))
-        parts = self._form.codec.prepare(item.item, draft.numbers.steps).finish()
+        parts = await self._form.encode(draft)
         return Rewrite(checks.uid(item.uid), status, parts, draft.columns())
 
     async def stats(self) -> Stats:
         """Return what the run holds and what this process has done: `stats.scalars("replay/")` is a flat dict."""
         thread = await self._joined()
         rows = await thread.call(lambda: thread.store.summary(self._run))
-        process = {f"{name}_total": float(self._done[name]) for name in ("put", "taken", "dropped", "expired", "set_aside")}
+        process = {f"{name}_total": float(self._done[name]) for name in ("put", "taken", "dropped", "expired")}
+        process["set_aside_total"] = float(self._taking.set_aside)
         return summarise(str(self._config), self._run, rows, process)
 
 
 def rebuild(arguments: dict[str, Any]) -> ReplayBuffer[Any]:
     url = arguments.pop("url")
     return ReplayBuffer(url, **arguments)
-
-
-def without(batch: Batch, uids: set[int]) -> Batch:
-    rows = {name: [row for row in rows if row.uid not in uids] for name, rows in batch.rows.items()}
-    return Batch(rows, batch.parts, batch.full)
-
-
-def joined(first: Batch, second: Batch) -> Batch:
-    names = dict.fromkeys((*first.rows, *second.rows))
-    return Batch(
-        {name: first.rows.get(name, []) + second.rows.get(name, []) for name in names}, first.parts | second.parts, True
-    )

@@ -10,7 +10,18 @@ from sqlreplay.errors import BadArgument
 from sqlreplay.records import Status, status_value
 from sqlreplay.store import check_meta, text_problem
 
-__all__ = ["batch_sizes", "limit", "meta", "priority", "status", "step", "text", "threshold", "timeout", "uid"]
+__all__ = [
+    "batch_sizes",
+    "limit",
+    "meta",
+    "priority",
+    "status",
+    "step",
+    "text",
+    "threshold",
+    "timeout",
+    "uid",
+]
 
 LARGEST_STEP = 2**53
 

@@ -65,7 +65,7 @@ def sqlite_url(url: URL) -> URL:
 def postgres_url(url: URL) -> URL:
     """Spell libpq's `sslmode` the way asyncpg takes it."""
     if "sslmode" in url.query:
-        url = url.update_query_dict({"ssl": url.query["sslmode"]}).difference_update_query(["sslmode"])
+        url = url.update_query_pairs([("ssl", str(url.query["sslmode"]))]).difference_update_query(["sslmode"])
     return url
 
 

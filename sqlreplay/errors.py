@@ -1,25 +1,25 @@
 """Every error sqlreplay raises. Each says what was found, what was expected and what to type next.
 
-    SqlReplayError
-    ├── BadArgument (ValueError)          a call that cannot mean anything; nothing was written
-    │   ├── BadUrl                        not a database URL that sqlreplay can open
-    │   ├── InvalidGroup                  not a non-empty list of items of one type
-    │   └── QueryError                    an unknown field or operator, or a value of the wrong kind
-    ├── PayloadError (ValueError)
-    │   ├── PayloadUnsupported            an object that has no safe form as bytes
-    │   └── PayloadDamaged                stored bytes that do not read back
-    ├── RunNotEmpty                       `fresh=True` on a run that holds groups
-    ├── TakeTimeout (TimeoutError)        the deadline passed before all that was asked was there
-    ├── MissingExtra (ImportError)        an optional package is needed
-    └── StoreError
-        ├── StoreUnavailable              the file or server cannot be opened or was lost
-        ├── StoreBusy (TimeoutError)      another process kept the write lock too long
-        ├── StoreClosed                   the buffer was closed
-        ├── OutcomeUnknown                the reply to a COMMIT was lost
-        └── SchemaError
-            ├── SchemaMissing             the database has no sqlreplay tables
-            ├── SchemaOutdated            the tables are older than this library
-            └── SchemaTooNew              the tables are newer than this library
+SqlReplayError
+├── BadArgument (ValueError)          a call that cannot mean anything; nothing was written
+│   ├── BadUrl                        not a database URL that sqlreplay can open
+│   ├── InvalidGroup                  not a non-empty list of items of one type
+│   └── QueryError                    an unknown field or operator, or a value of the wrong kind
+├── PayloadError (ValueError)
+│   ├── PayloadUnsupported            an object that has no safe form as bytes
+│   └── PayloadDamaged                stored bytes that do not read back
+├── RunNotEmpty                       `fresh=True` on a run that holds groups
+├── TakeTimeout (TimeoutError)        the deadline passed before all that was asked was there
+├── MissingExtra (ImportError)        an optional package is needed
+└── StoreError
+    ├── StoreUnavailable              the file or server cannot be opened or was lost
+    ├── StoreBusy (TimeoutError)      another process kept the write lock too long
+    ├── StoreClosed                   the buffer was closed
+    ├── OutcomeUnknown                the reply to a COMMIT was lost
+    └── SchemaError
+        ├── SchemaMissing             the database has no sqlreplay tables
+        ├── SchemaOutdated            the tables are older than this library
+        └── SchemaTooNew              the tables are newer than this library
 """
 
 __all__ = [

@@ -1,5 +1,6 @@
 """A group on its way in and out: the rules of the record applied to copies, and rows turned back into items."""
 
+import asyncio
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ class GroupForm(Generic[T]):
         """Refuse what is not a list of items of the buffer's type."""
         if not isinstance(items, (list, tuple)):
             raise InvalidGroup(
-                f"a group is {type(items).__name__}, expected a list of {self.item_type.__name__}. Type put([item], ...)."
+                f"a group is {type(items).__name__}, expected a list of {self.item_type.__name__}. "
+                "Type put([item], ...)."
             )
         for index, item in enumerate(items):
             if type(item) is not self.item_type:
@@ -125,6 +127,11 @@ class GroupForm(Generic[T]):
             self.numbers_after_expiry(items, before, status),
             dropped=status == "expired" and not rules.retryable,
         )
+
+    async def encode(self, draft: Draft[T]) -> list[Part]:
+        """Turn a draft into bytes. Ray references are fetched on another thread, for that blocks."""
+        pending = self.codec.prepare(draft.items, draft.numbers.steps)
+        return await asyncio.to_thread(pending.finish) if pending.refs else pending.finish()
 
     def numbers_after_expiry(self, items: Sequence[T], before: GroupNumbers, status: str) -> GroupNumbers:
         """An expired group keeps its age by the group rule; by the sample rule it has that of its fresh members."""

@@ -28,8 +28,8 @@ class TaskStats:
 class Stats:
     """What a run holds, and what this process has done with it since it opened the buffer.
 
-        stats = await buffer.stats()
-        tracker.log(stats.scalars("replay/"), step=step)
+    stats = await buffer.stats()
+    tracker.log(stats.scalars("replay/"), step=step)
     """
 
     url: str

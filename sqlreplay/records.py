@@ -344,9 +344,7 @@ def mark_expired(item: Any) -> None:
 
 def is_agentic(group: Sequence[Any]) -> bool:
     """Tell whether tokens of this group never expire one by one."""
-    return any(
-        read_field(item, "input_ids") is not None or read_field(item, "labels") is not None for item in group
-    )
+    return any(read_field(item, "input_ids") is not None or read_field(item, "labels") is not None for item in group)
 
 
 def field_names(item: Any) -> set[str]:

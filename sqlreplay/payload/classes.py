@@ -1,4 +1,4 @@
-"""How instances of one class become rows of fields, and rows become instances again without running its code.
+"""How instances of one class become rows of fields, and rows become instances without running its code.
 
 Neither `__init__` nor validators run: what was stored comes back as it was. Only a default factory of the
 reader's own class is called, for a field that the bytes do not have.
@@ -22,90 +22,86 @@ Filler = Callable[[Row], Any]
 
 
 class RecordClass:
-    """The rules of one class. `names` are its declared fields, None where any attribute may be set."""
+    """The rules of one class: `names` are its declared fields, None where they are not declared.
 
-    names: tuple[str, ...] | None = None
+    `holds` are all attributes that an instance can have, None where it can have any.
+    """
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, cls: type, names: tuple[str, ...] | None) -> None:
         self.cls = cls
-        self.defaults: dict[str, Filler] = {}
+        self.names = names
+        self.holds = None if names is None else frozenset(names)
+        self.fillers: dict[str, Filler] = {}
 
     def rows(self, objects: Sequence[Any]) -> list[Row]:
-        """Take the objects apart; the rows may be their own `__dict__`, so they are read and never written."""
+        """Take the objects apart; the rows may be their own `__dict__`, so they are never written to."""
         raise NotImplementedError
 
     def build(self, rows: list[Row]) -> list[Any]:
         """Make objects that own the rows."""
         raise NotImplementedError
 
-    def is_derived(self, name: str) -> bool:
-        """Tell whether an undeclared attribute is only a cache, which the object can compute again."""
-        return isinstance(getattr(self.cls, name, None), functools.cached_property)
-
-    def check_declared(self, names: Collection[str], index: int) -> None:
-        """Refuse to write attributes that no reader of this class could take back; `index` is for the message."""
-        if self.names is None:
-            return
-        for name in names:
-            if name not in self.names and not self.is_derived(name):
+    def check_declared(self, row: Row, index: int) -> None:
+        """Refuse attributes that no reader of this class could take back; caches are left out instead."""
+        for name in row:
+            if self.holds is None or name in self.holds:
+                continue
+            if not isinstance(getattr(self.cls, name, None), functools.cached_property):
                 refused = Refused(
-                    f"{self.cls.__name__} does not declare the attribute {name!r}; declare it as a field, or delete it"
+                    f"{self.cls.__name__} does not declare the attribute {name!r}; declare it as a field, "
+                    "or delete it before the group is put"
                 )
                 refused.steps += [f".{name}", f"[{index}]"]
                 raise refused
 
-    def missing(self, names: Collection[str], waived: Collection[str]) -> dict[str, Filler]:
-        """Say how to fill the fields that the bytes lack; those in `waived` may be None for want of a default."""
+    def missing(self, fields: Collection[str], waived: Collection[str]) -> dict[str, Filler]:
+        """Say how to fill fields that the bytes lack; those in `waived` become None for want of a default."""
         fillers = {}
         for name in self.names if self.names is not None else waived:
-            if name in names:
+            if name in fields:
                 continue
-            if name in self.defaults:
-                fillers[name] = self.defaults[name]
+            if name in self.fillers:
+                fillers[name] = self.fillers[name]
             elif name in waived:
                 fillers[name] = _none
             else:
                 raise PayloadDamaged(
-                    f"these bytes have no field {name!r}, which {self.cls.__name__} has without a default: they were "
+                    f"these bytes have no field {name!r}, which {self.cls.__name__} requires: they were "
                     f"written with another item_type; give {name!r} a default to read them"
                 )
         return fillers
-
-    def unknown(self, names: Collection[str]) -> list[str]:
-        """List the fields in the bytes that the class does not declare."""
-        return [] if self.names is None else [name for name in names if name not in self.names]
 
 
 class AttributeClass(RecordClass):
     """A dataclass, or any class whose state is plain attributes, with `__slots__` or without."""
 
     def __init__(self, cls: type) -> None:
-        super().__init__(cls)
+        fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else None
+        super().__init__(cls, None if fields is None else tuple(field.name for field in fields))
         self.slots = _slots_of(cls)
         self.has_dict = cls.__dictoffset__ != 0
-        if dataclasses.is_dataclass(cls):
-            fields = dataclasses.fields(cls)
-            self.names = tuple(field.name for field in fields)
-            for field in fields:
-                if field.default is not dataclasses.MISSING:
-                    self.defaults[field.name] = _constant(field.default)
-                elif field.default_factory is not dataclasses.MISSING:
-                    self.defaults[field.name] = _calling(field.default_factory)
+        if fields is None and not self.has_dict:
+            self.holds = frozenset(self.slots)
+        for field in fields or ():
+            if field.default is not dataclasses.MISSING:
+                self.fillers[field.name] = _constant(field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                self.fillers[field.name] = _calling(field.default_factory)
 
     def rows(self, objects: Sequence[Any]) -> list[Row]:
         if not self.slots:
-            return [vars(item) for item in objects]
+            return [item.__dict__ for item in objects]
         return [
             {name: getattr(item, name) for name in self.slots if hasattr(item, name)}
-            | (vars(item) if self.has_dict else {})
+            | (item.__dict__ if self.has_dict else {})
             for item in objects
         ]
 
     def build(self, rows: list[Row]) -> list[Any]:
-        cls, assign = self.cls, object.__setattr__
-        items = []
+        assign = object.__setattr__
+        items: list[Any] = []
         for row in rows:
-            item = object.__new__(cls)
+            item: Any = object.__new__(self.cls)
             for name in self.slots:
                 if name in row:
                     assign(item, name, row.pop(name))
@@ -114,25 +110,20 @@ class AttributeClass(RecordClass):
             items.append(item)
         return items
 
-    def missing(self, names: Collection[str], waived: Collection[str]) -> dict[str, Filler]:
-        fillers = super().missing(names, waived)
-        if self.names is None:  # a value on the class serves as the default, left where it is
-            return {name: _none for name in fillers if name in self.slots or not hasattr(self.cls, name)}
-        return fillers
-
-    def unknown(self, names: Collection[str]) -> list[str]:
-        if self.names is None and not self.has_dict:
-            return [name for name in names if name not in self.slots]
-        return super().unknown(names)
+    def missing(self, fields: Collection[str], waived: Collection[str]) -> dict[str, Filler]:
+        fillers = super().missing(fields, waived)
+        if self.names is not None:
+            return fillers
+        # Without declared fields, a value on the class is the default and stays where it is.
+        return {name: _none for name in fillers if name in self.slots or not hasattr(self.cls, name)}
 
 
 class NamedTupleClass(RecordClass):
     """A `typing.NamedTuple` or a `collections.namedtuple`."""
 
     def __init__(self, cls: Any) -> None:
-        super().__init__(cls)
-        self.names = tuple(cls._fields)
-        self.defaults = {name: _constant(value) for name, value in cls._field_defaults.items()}
+        super().__init__(cls, tuple(cls._fields))
+        self.fillers = {name: _constant(value) for name, value in cls._field_defaults.items()}
 
     def rows(self, objects: Sequence[Any]) -> list[Row]:
         return [item._asdict() for item in objects]
@@ -145,30 +136,27 @@ class ModelClass(RecordClass):
     """A pydantic model: its fields, which of them were set, its extra fields and its private attributes."""
 
     def __init__(self, cls: type[pydantic.BaseModel]) -> None:
-        super().__init__(cls)
-        fields = cls.model_fields
-        self.names = tuple(fields)
+        super().__init__(cls, tuple(cls.model_fields))
         self.allows_extra = cls.model_config.get("extra") == "allow"
         self.private_defaults = {
             name: attribute.get_default for name, attribute in cls.__private_attributes__.items()
         }
-        for name, field in fields.items():
+        for name, field in cls.model_fields.items():
             if field.default_factory is not None:
-                takes_row = getattr(field, "default_factory_takes_validated_data", False)
                 factory: Any = field.default_factory
-                self.defaults[name] = factory if takes_row else _calling(factory)
+                takes_row = getattr(field, "default_factory_takes_validated_data", False)
+                self.fillers[name] = factory if takes_row else _calling(factory)
             elif field.default is not PydanticUndefined:
-                self.defaults[name] = _calling(field.get_default)
+                is_immutable = field.default is None or isinstance(field.default, (bool, int, float, str, bytes))
+                self.fillers[name] = _constant(field.default) if is_immutable else _calling(field.get_default)
 
     def rows(self, objects: Sequence[Any]) -> list[Row]:
-        return [vars(item) for item in objects]
+        return [item.__dict__ for item in objects]
 
     def private_of(self, item: Any) -> Row | None:
+        """Read the private attributes that have a value."""
         private = item.__pydantic_private__
         return private and {name: value for name, value in private.items() if value is not PydanticUndefined}
-
-    def build(self, rows: list[Row]) -> list[Any]:
-        return self.build_models(rows, [set(row) for row in rows], [None] * len(rows), [None] * len(rows))
 
     def build_models(
         self,
@@ -177,27 +165,24 @@ class ModelClass(RecordClass):
         extras: Sequence[Row | None],
         privates: Sequence[Mapping[str, Any] | None],
     ) -> list[Any]:
-        """Make models with the given state; the sets and extra fields become theirs."""
+        """Make models that own the given state."""
         cls, assign, new = self.cls, object.__setattr__, object.__new__
-        items = []
+        items: list[Any] = []
         for row, names, extra, private in zip(rows, fields_set, extras, privates, strict=True):
-            item = new(cls)
+            item: Any = new(cls)
             assign(item, "__dict__", row)
             assign(item, "__pydantic_fields_set__", names)
             assign(item, "__pydantic_extra__", {} if extra is None and self.allows_extra else extra)
             assign(
-                item,
-                "__pydantic_private__",
-                self._complete_private(private) if self.private_defaults else None,
+                item, "__pydantic_private__", self._complete_private(private) if self.private_defaults else None
             )
             items.append(item)
         return items
 
     def _complete_private(self, stored: Mapping[str, Any] | None) -> Row:
-        stored = stored or {}
         private = {}
         for name, default in self.private_defaults.items():
-            value = stored[name] if name in stored else default()
+            value = stored[name] if stored and name in stored else default()
             if value is not PydanticUndefined:
                 private[name] = value
         return private

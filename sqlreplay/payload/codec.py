@@ -14,7 +14,7 @@ from sqlreplay.payload.pending import Draft, PendingGroup
 from sqlreplay.payload.refusal import refusing
 from sqlreplay.payload.schema import Schema
 from sqlreplay.payload.section import Directory, OpenSection, read_section
-from sqlreplay.payload.tables import Column, Table, build_objects, columns_of
+from sqlreplay.payload.tables import Columns, Table, build_objects, columns_of
 from sqlreplay.payload.unpacker import Unpacker
 from sqlreplay.payload.values import MAX_DEPTH
 
@@ -142,7 +142,7 @@ class Codec(Generic[Item]):
         return drafts
 
     def _draft_table(
-        self, section: int, items: Sequence[Item], columns: dict[str, Column], elsewhere: list[str]
+        self, section: int, items: Sequence[Item], columns: Columns, elsewhere: list[str]
     ) -> Draft:
         packer = Packer(self._schema)
 

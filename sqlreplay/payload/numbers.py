@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["MAX_REPEATED", "IntegerLists", "are_numbers", "read_integer_lists", "write_integer_lists"]
+__all__ = ["INTEGERS", "MAX_REPEATED", "NUMBERS", "are_numbers", "read_integer_lists", "write_integer_lists"]
 
 MAX_REPEATED: Final = 1 << 26  # numbers in one section: what forged bytes can make of a few is bounded
 SHORTEST: Final = 16
@@ -18,12 +18,16 @@ MOST_RUNS: Final = 8
 
 Runs = dict[int, int]  # where a run ends, and its number
 IntegerLists = list[list[int] | Runs | int]  # in full, as runs, or the index of an equal list before it
+INTEGERS: Final = list[list[int]]
+NUMBERS: Final = list[list[int | float]]
+
+_decode: Final = msgspec.msgpack.Decoder(IntegerLists).decode
 
 
 def are_numbers(lists: Sequence[list[Any]], kind: Any) -> bool:
-    """Tell whether all elements are of the kind, `int` or `int | float`, in one quick pass."""
+    """Tell in one quick pass whether the lists hold only `INTEGERS`, or only `NUMBERS`."""
     try:
-        msgspec.convert(lists, list[list[kind]])
+        msgspec.convert(lists, kind)
     except msgspec.ValidationError:
         return False
     return True
@@ -49,15 +53,15 @@ def write_integer_lists(lists: Sequence[list[int]], allowance: int) -> tuple[Int
     return written, repeated
 
 
-def read_integer_lists(written: IntegerLists, allowance: int) -> tuple[list[list[int]], int]:
+def read_integer_lists(data: memoryview, allowance: int) -> tuple[list[list[int]], int]:
     """Write the lists out again; also return how many numbers of the allowance that took."""
     lists: list[list[int]] = []
     repeated = 0
-    for entry in written:
+    for entry in _decode(data):
         if isinstance(entry, list):
             lists.append(entry)
             continue
-        repeated += len(lists[entry]) if isinstance(entry, int) else max(entry, default=0)
+        repeated += len(lists[entry]) if isinstance(entry, int) else max(entry)
         if repeated > allowance:
             raise ValueError(f"found {repeated} repeated numbers, expected at most {allowance}")
         lists.append(lists[entry].copy() if isinstance(entry, int) else _expand(entry))

@@ -8,6 +8,8 @@ the document walked again, value by value.
 import enum
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -16,18 +18,18 @@ from msgspec.msgpack import Ext
 from sqlreplay.payload import arrays, values
 from sqlreplay.payload.classes import ModelClass
 from sqlreplay.payload.frame import Buffer
-from sqlreplay.payload.numbers import MAX_REPEATED, are_numbers, write_integer_lists
+from sqlreplay.payload.numbers import INTEGERS, MAX_REPEATED, NUMBERS, are_numbers, write_integer_lists
 from sqlreplay.payload.refs import is_reference
 from sqlreplay.payload.refusal import Refused, explain_refusal
 from sqlreplay.payload.schema import Schema
-from sqlreplay.payload.tables import ABSENT, Column, ModelState, RecordsWire, Table, columns_of, model_state
+from sqlreplay.payload.tables import ABSENT, Columns, ModelState, RecordsWire, Table, columns_of, model_state
 from sqlreplay.payload.values import FORMS, MAX_DEPTH, EnumWire
 
 __all__ = ["Packer"]
 
-EXACT: Final = frozenset({type(None), bool, int, float, str, bytes})
+EXACT: Final = frozenset({NoneType, bool, int, float, str, bytes})
 COMPARABLE: Final = frozenset({bool, int, str, bytes})  # equal values of one of these types are the same
-NUMBERS: Final = frozenset({int, float})
+NUMERIC: Final = frozenset({int, float})
 TEXT_ONLY: Final = frozenset({str})
 LONG_LIST: Final = 16
 FORM_OF: Final = {form.kind: form for form in FORMS if form.kind not in EXACT}
@@ -104,18 +106,20 @@ class Packer:
 
     def pack_list(self, items: Sequence[Any], depth: int) -> Any:
         """Return the items as a list, or as one table where they are all of one class."""
-        if not self.is_careful and len(items) > LONG_LIST and type(items[0]) in NUMBERS:
-            if are_numbers([items], int | float):
-                return items
+        is_long = len(items) > LONG_LIST and not self.is_careful
+        if is_long and type(items[0]) in NUMERIC and are_numbers([items], NUMBERS):
+            return items
         kinds = set(map(type, items))
         if kinds <= EXACT and (not self.is_careful or _fit(items, kinds)):
             return items
         if len(kinds) == 1 and depth > 0:
             kind = type(items[0])
-            if kind is list and not self.is_careful and (lists := self._pack_number_lists(items)) is not None:
-                return lists
             if kind in self.schema.record_labels:
                 return Ext(values.RECORDS, self._encode_records(kind, items, depth - 1))
+            if kind is dict and not self.is_careful and _are_flat(items):
+                return items
+            if kind is list and not self.is_careful and (lists := self._pack_lists(items, depth)) is not None:
+                return lists
         packed: list[Any] = []
         try:
             for item in items:
@@ -126,22 +130,25 @@ class Packer:
         return packed
 
     def pack_columns(
-        self, columns: Mapping[str, Column], depth: int = MAX_DEPTH
+        self, columns: Columns, depth: int = MAX_DEPTH
     ) -> tuple[dict[str, Any], dict[str, list[int]]]:
         """Return the fields of a `Table`, and which of the objects lack which of them."""
         fields: dict[str, Any] = {}
         absent: dict[str, list[int]] = {}
-        for name, column in columns.items():
-            kinds = set(map(type, column))
+        is_careful, constants = self.is_careful, self.schema.enum_labels
+        for name, (kind, column) in columns.items():
             first = column[0]
-            if len(kinds) == 1 and first is None:
+            if kind in COMPARABLE and not is_careful:
+                fields[name] = first if column.count(first) == len(column) else column
+                continue
+            if kind is NoneType:
                 fields[name] = None
                 continue
-            if type(ABSENT) in kinds:
+            if kind is None and ABSENT in column:
                 absent[name] = [index for index, value in enumerate(column) if value is ABSENT]
                 column = [None if value is ABSENT else value for value in column]
             try:
-                if len(kinds) == 1 and self._is_constant(first, column):
+                if (kind is float or kind in constants) and len(set(map(id, column))) == 1:
                     fields[name] = self.pack_list(column[:1], depth)[0]
                 else:
                     fields[name] = self.pack_list(column, depth)
@@ -178,25 +185,20 @@ class Packer:
             table.picks, table.state = self.pack_state(record, objects, depth)
         return _encode(RecordsWire(label, table))
 
-    def _is_constant(self, first: Any, column: Column) -> bool:
-        """Tell whether all values, which are of one type, are one immutable value."""
-        kind = type(first)
-        if kind in COMPARABLE:
-            return column.count(first) == len(column)
-        if kind is float or kind in self.schema.enum_labels:
-            return len(set(map(id, column))) == 1
-        return False
-
-    def _pack_number_lists(self, lists: Sequence[list[Any]]) -> Any:
-        """Return a column of number lists whole, or None if it holds anything else."""
-        if not any(lists):
+    def _pack_lists(self, lists: Sequence[list[Any]], depth: int) -> Any:
+        """Return a column of lists as a whole, or None if it takes a walk."""
+        sample = next(filter(None, lists), None)
+        if sample is None:
             return lists
-        sample = lists[0] or next(filter(None, lists))
-        if type(sample[0]) is int and are_numbers(lists, int):
+        kind = type(sample[0])
+        if kind is int and are_numbers(lists, INTEGERS):
             written, repeated = write_integer_lists(lists, self.repeatable)
             self.repeatable -= repeated
             return Ext(values.INTEGER_LISTS, _encode(written)) if repeated else lists
-        return lists if type(sample[0]) in NUMBERS and are_numbers(lists, int | float) else None
+        if kind in NUMERIC and are_numbers(lists, NUMBERS):
+            return lists
+        members = list(chain.from_iterable(lists))
+        return lists if kind is dict and depth > 1 and set(map(type, members)) == {dict} and _are_flat(members) else None
 
     def _pack_dict(self, mapping: dict[Any, Any], depth: int) -> Any:
         if set(map(type, mapping)) <= TEXT_ONLY and (not self.is_careful or all(map(_fits, mapping))):
@@ -267,3 +269,10 @@ def _fit(items: Sequence[Any], kinds: set[type]) -> bool:
     if kinds == {int}:
         return _fits(min(items)) and _fits(max(items))
     return kinds.isdisjoint(WIDE)
+
+
+def _are_flat(mappings: Sequence[dict[Any, Any]]) -> bool:
+    """Tell whether all keys are text and all values plain."""
+    if not set(map(type, chain.from_iterable(mappings))) <= TEXT_ONLY:
+        return False
+    return set(map(type, chain.from_iterable(map(dict.values, mappings)))) <= EXACT

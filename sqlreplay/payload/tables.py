@@ -4,6 +4,7 @@ A group's samples share most of their values (sampling parameters, status, unuse
 and converted in one C call instead of one per object.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -16,6 +17,7 @@ from sqlreplay.payload.classes import ModelClass, RecordClass, Row
 __all__ = [
     "ABSENT",
     "Column",
+    "Columns",
     "ModelState",
     "RecordsWire",
     "Table",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 Column = Sequence[Any]
+Columns = dict[str, tuple[type | None, Column]]  # by name: the type of all its values, None if mixed
 
 
 class _Absent:
@@ -59,20 +62,29 @@ class RecordsWire(Struct, array_like=True, forbid_unknown_fields=True):
     table: Table
 
 
-def columns_of(record: RecordClass, objects: Sequence[Any]) -> dict[str, Column]:
+def columns_of(record: RecordClass, objects: Sequence[Any]) -> Columns:
     """Read the objects column by column, in the order in which their class declares its fields."""
     rows = record.rows(objects)
     names = record.names if record.names is not None else tuple(rows[0])
     width = len(names)
     if width > 1 and all(len(row) == width for row in rows):
-        try:
-            return dict(zip(names, zip(*map(itemgetter(*names), rows), strict=True), strict=True))
-        except KeyError:
-            pass
+        with contextlib.suppress(KeyError):
+            values = list(map(itemgetter(*names), rows))
+            columns = zip(*values, strict=True)
+            kinds = tuple(map(type, values[0]))
+            if all(tuple(map(type, row)) == kinds for row in values):
+                return dict(zip(names, zip(kinds, columns, strict=True), strict=True))
+            return {name: (_kind_of(column), column) for name, column in zip(names, columns, strict=True)}
     for index, row in enumerate(rows):
         record.check_declared(row, index)
     found = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name, ABSENT) for row in rows] for name in record.names or found}
+    ragged = {name: [row.get(name, ABSENT) for row in rows] for name in record.names or found}
+    return {name: (_kind_of(column), column) for name, column in ragged.items()}
+
+
+def _kind_of(column: Column) -> type | None:
+    kinds = set(map(type, column))
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def model_state(
@@ -97,22 +109,14 @@ def model_state(
 
 
 def build_objects(record: RecordClass, table: Table, waived: Collection[str] = ()) -> list[Any]:
-    """Rebuild the objects of a table; fields in `waived` may be missing and then get their default, or None."""
-    fields, count = table.fields, len(table.picks)
-    extras = _entries(table.state.extra if table.state else None, count)
-    if unknown := record.unknown(fields):
-        if not isinstance(record, ModelClass) or not record.allows_extra:
-            raise PayloadDamaged(
-                f"these bytes hold the field {unknown[0]!r}, which {record.cls.__name__} does not have: they were "
-                f"written with another item_type; add the field, or read them with the class that wrote them"
-            )
-        moved = _rows_of({name: fields.pop(name) for name in unknown}, count)
-        extras = [{**(extra or {}), **more} for extra, more in zip(extras, moved, strict=True)]
-    fillers = (
-        record.missing(fields, waived) if record.names is None or len(fields) < len(record.names) else {}
-    )
-    ordered = {name: fields.get(name) for name in record.names} if record.names is not None else fields
-    rows = _rows_of(ordered, count)
+    """Rebuild the objects of a table; fields in `waived` may be missing and get their default, or None."""
+    fields, count, state = table.fields, len(table.picks), table.state
+    extras = _entries(state and state.extra, count)
+    if record.holds is not None and not fields.keys() <= record.holds:
+        extras = _move_unknown(record, fields, extras)
+    is_complete = record.names is not None and len(fields) == len(record.names)
+    fillers = {} if is_complete else record.missing(fields, waived)
+    rows = _rows_of(fields if record.names is None else {name: fields.get(name) for name in record.names}, count)
     for name, fill in fillers.items():
         for row in rows:
             row[name] = fill(row)
@@ -121,24 +125,42 @@ def build_objects(record: RecordClass, table: Table, waived: Collection[str] = (
             del rows[index][name]
     if not isinstance(record, ModelClass):
         return record.build(rows)
-    if table.state is None:
+    if state is None:
         raise PayloadDamaged(f"these bytes hold no pydantic state for {record.cls.__name__}")
-    if not record.allows_extra and any(extra is not None for extra in extras):
+    if not record.allows_extra and any(extras):
         raise PayloadDamaged(
-            f"these bytes hold extra fields, which {record.cls.__name__} does not allow: they were written with "
-            "another item_type; set extra='allow' to read them"
+            f"these bytes hold extra fields, which {record.cls.__name__} does not allow: they were written "
+            "with another item_type; set extra='allow' to read them"
         )
-    distinct = list(map(set, table.state.fields_set))
+    distinct = list(map(set, state.fields_set))
     fields_set = [distinct[pick].copy() for pick in table.picks]
-    return record.build_models(rows, fields_set, extras, _entries(table.state.private, count))
+    return record.build_models(rows, fields_set, extras, _entries(state.private, count))
+
+
+def _move_unknown(record: RecordClass, fields: Row, extras: list[Row | None]) -> list[Row | None]:
+    """Make fields that the class no longer declares extra fields, where it allows such."""
+    unknown = [name for name in fields if name not in (record.holds or ())]
+    if not isinstance(record, ModelClass) or not record.allows_extra:
+        raise PayloadDamaged(
+            f"these bytes hold the field {unknown[0]!r}, which {record.cls.__name__} does not have: they were "
+            "written with another item_type; add the field, or read them with the class that wrote them"
+        )
+    moved = _rows_of({name: fields.pop(name) for name in unknown}, len(extras))
+    return [{**(extra or {}), **more} for extra, more in zip(extras, moved, strict=True)]
 
 
 def _rows_of(fields: Row, count: int) -> list[Row]:
-    rows = [fields.copy() for _ in range(count)]
-    for name, column in fields.items():
-        if type(column) is list:
-            for row, value in zip(rows, column, strict=True):
-                row[name] = value
+    varying = {name: column for name, column in fields.items() if type(column) is list}
+    if not varying:
+        return [fields.copy() for _ in range(count)]
+    names = tuple(varying)
+    rows = []
+    for values in zip(*varying.values(), strict=True):
+        row = fields.copy()
+        row.update(zip(names, values, strict=True))
+        rows.append(row)
+    if len(rows) != count:
+        raise PayloadDamaged(f"found columns of {len(rows)} values for {count} objects")
     return rows
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from sqlreplay.errors import PayloadDamaged
 from sqlreplay.payload import arrays, values
-from sqlreplay.payload.numbers import MAX_REPEATED, IntegerLists, read_integer_lists
+from sqlreplay.payload.numbers import MAX_REPEATED, read_integer_lists
 from sqlreplay.payload.refs import restore_reference
 from sqlreplay.payload.schema import Schema
 from sqlreplay.payload.tables import RecordsWire, build_objects
@@ -19,7 +19,7 @@ from sqlreplay.payload.values import FORMS, MAX_DEPTH, EnumWire
 
 __all__ = ["Unpacker"]
 
-FORM_OF: Final = {form.code: form for form in FORMS}
+FORMS_BY_CODE: Final = {form.code: (form.read, msgspec.msgpack.Decoder(form.wire).decode) for form in FORMS}
 
 
 class Unpacker:
@@ -64,8 +64,9 @@ class Unpacker:
         return self.buffers[offset : offset + size]
 
     def read_extension(self, code: int, data: memoryview) -> Any:
-        if (form := FORM_OF.get(code)) is not None:
-            return form.read(msgspec.msgpack.decode(data, type=form.wire))
+        if code in FORMS_BY_CODE:
+            read, decode = FORMS_BY_CODE[code]
+            return read(decode(data))
         if (reader := self.readers.get(code)) is None:
             raise PayloadDamaged(f"found the extension type {code}, which is not one that sqlreplay writes")
         if self.depth > MAX_DEPTH:
@@ -134,6 +135,6 @@ class Unpacker:
         return self.references[index]
 
     def _read_integer_lists(self, data: memoryview) -> list[list[int]]:
-        lists, repeated = read_integer_lists(self.document(data, IntegerLists), self.repeatable)
+        lists, repeated = read_integer_lists(data, self.repeatable)
         self.repeatable -= repeated
         return lists

@@ -1,7 +1,7 @@
 """Which groups, in what order: pure, without a connection.
 
-    ReplayBuffer(url, policy="staleness")
-    ReplayBuffer(url, policy=Lifo())
+ReplayBuffer(url, policy="staleness")
+ReplayBuffer(url, policy=Lifo())
 """
 
 from sqlreplay.errors import BadArgument

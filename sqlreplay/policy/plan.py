@@ -25,11 +25,11 @@ class Plan:
 class Policy(Protocol):
     """Anything with a `plan`; it needs no base class and no connection.
 
-        class ShortestFirst:
-            def plan(self, columns):
-                return Plan(order_by=(columns.num_tokens.asc(), columns.uid.asc()))
+    class ShortestFirst:
+        def plan(self, columns):
+            return Plan(order_by=(columns.num_tokens.asc(), columns.uid.asc()))
 
-        ReplayBuffer("sqlite:///replay.db", policy=ShortestFirst())
+    ReplayBuffer("sqlite:///replay.db", policy=ShortestFirst())
     """
 
     def plan(self, columns: GroupColumns) -> Plan:

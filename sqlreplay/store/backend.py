@@ -1,6 +1,6 @@
 """The seam: what a database must offer, in verbs. `sqlite.py` and `postgres.py` hold every difference."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from sqlalchemy import ColumnElement
@@ -19,9 +19,12 @@ class Backend(Protocol):
 
     name: str
     one_writer: bool
-    read_options: dict[str, Any]
-    driver_errors: tuple[type[BaseException], ...]
+    read_options: Mapping[str, Any]
     config: StoreConfig
+
+    @property
+    def driver_errors(self) -> tuple[type[BaseException], ...]:
+        """What this driver raises, bare or wrapped by SQLAlchemy."""
 
     def create_engine(self) -> AsyncEngine: ...
 

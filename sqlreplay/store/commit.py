@@ -88,7 +88,7 @@ class GroupCommit:
             else:
                 for waiting in batch:
                     await self._commit([waiting])
-        except BaseException as error:  # noqa: BLE001 - it belongs to the callers, whatever it is
+        except BaseException as error:  # it belongs to the callers, whatever it is
             deliver(batch, [error] * len(batch))
         else:
             deliver(batch, uids)

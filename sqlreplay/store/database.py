@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -117,7 +117,7 @@ class Database:
         """Open a connection without looking at the schema: for the commands that create and inspect it."""
         if self._engine is None:
             self._engine = self.backend.create_engine()
-        options: dict[str, Any] = {"sqlreplay_write": True} if write else self.backend.read_options
+        options: Mapping[str, Any] = {"sqlreplay_write": True} if write else self.backend.read_options
         try:
             async with self._engine.execution_options(**options).begin() as connection:
                 yield connection
@@ -151,5 +151,3 @@ class Database:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.dispose()
-
-

@@ -1,8 +1,9 @@
 """What Postgres does its own way. Many writers at once, READ COMMITTED throughout."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -44,7 +45,7 @@ class PostgresBackend:
 
     name = "postgresql"
     one_writer = False
-    read_options = {"isolation_level": "AUTOCOMMIT"}
+    read_options: Mapping[str, Any] = MappingProxyType({"isolation_level": "AUTOCOMMIT"})
     driver_errors = (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
     def __init__(self, config: StoreConfig) -> None:
@@ -137,12 +138,15 @@ class PostgresBackend:
         cause = getattr(error, "orig", None) or error
         where = str(self.config)
         if state_of(error) in LOGIN_REFUSED:
-            return StoreUnavailable(f"{where} refused the login: {first_line(cause)}. Check user, password and database.")
+            return StoreUnavailable(
+                f"{where} refused the login: {first_line(cause)}. Check user, password and database."
+            )
         if state_of(error) == LOCK_TIMEOUT:
             return StoreBusy(f"{where} kept a lock too long: {first_line(cause)}.")
         if isinstance(cause, (OSError, TimeoutError)) or self.is_lost(error) or not state_of(error):
             return StoreUnavailable(
-                f"{where} cannot be reached: {first_line(cause)}. Check that the server runs and that host and port are right."
+                f"{where} cannot be reached: {first_line(cause)}. "
+                "Check that the server runs and that host and port are right."
             )
         return StoreUnavailable(f"{where} refused a statement ({state_of(error)}): {first_line(cause)}.")
 

@@ -50,7 +50,10 @@ async def page(
     """Return rows of the run in order, after the group `after`; ties go by uid, and missing values come last."""
     query = (
         select(
-            groups, staleness.label("staleness_now"), as_of_step.label("as_of_step"), tasks.c.name.label("task_name")
+            groups,
+            staleness.label("staleness_now"),
+            as_of_step.label("as_of_step"),
+            tasks.c.name.label("task_name"),
         )
         .select_from(groups.join(tasks))
         .where(tasks.c.run_id == run.id, where)

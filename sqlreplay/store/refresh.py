@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.records import Expiry
 from sqlreplay.store.backend import Backend
+from sqlreplay.store.columns import as_of_step
 from sqlreplay.store.tables import AGELESS, groups, refreshes, tasks
 
 __all__ = ["Refresh", "Refreshed", "expired_now", "partial_queries", "refresh_task"]
@@ -35,9 +36,7 @@ class Refresh:
         return [status for status in self.statuses if status in ("completed", "aborted")]
 
     def waiting(self, statuses: Sequence[str]) -> ColumnElement[bool]:
-        return and_(
-            groups.c.task_id == self.task_id, groups.c.status.in_(statuses), groups.c.lease_id.is_(None)
-        )
+        return and_(groups.c.task_id == self.task_id, groups.c.status.in_(statuses), groups.c.lease_id.is_(None))
 
     def past_sequence(self) -> ColumnElement[bool]:
         """At least one sample is past the sequence threshold."""
@@ -148,7 +147,7 @@ def partial_queries(refresh: Refresh, after: int, limit: int) -> list[Select[Any
             for past in refresh.past()
         ]
     return [
-        select(groups)
+        select(groups, as_of_step.label("as_of_step"))
         .where(refresh.waiting(statuses), past, groups.c.uid > after)
         .order_by(groups.c.uid)
         .limit(limit)

@@ -73,9 +73,7 @@ def stale_from(columns: dict[str, Any], train_step: int | None) -> int:
     return oldest + 1 if oldest is not None else (train_step or 0) - int(columns["staleness"])
 
 
-async def insert_groups(
-    connection: AsyncConnection, backend: Backend, run: Run, new: Sequence[NewGroup]
-) -> list[int]:
+async def insert_groups(connection: AsyncConnection, backend: Backend, run: Run, new: Sequence[NewGroup]) -> list[int]:
     """Store groups and return their uids. Bytes go first: they are the slow part, and need no lock."""
     uids = list(await backend.draw_ids(connection, len(new)))
     await insert_parts(connection, zip(uids, (group.parts for group in new), strict=True))
@@ -115,9 +113,7 @@ def later_steps(new: Iterable[NewGroup], states: dict[str, TaskState]) -> dict[i
     return steps
 
 
-async def insert_parts(
-    connection: AsyncConnection, payload: Iterable[tuple[int, Sequence[PayloadPart]]]
-) -> None:
+async def insert_parts(connection: AsyncConnection, payload: Iterable[tuple[int, Sequence[PayloadPart]]]) -> None:
     rows = [
         {
             "payload_id": payload_id,
@@ -140,9 +136,7 @@ async def read_parts(
     if kept_only:
         query = query.where(payloads.c.part < KEPT_PARTS)
     found: dict[int, list[Any]] = {payload_id: [] for payload_id in payload_ids}
-    for row in await connection.execute(
-        query.prefix_with("/* read_parts */"), {"ids": backend.id_list(payload_ids)}
-    ):
+    for row in await connection.execute(query.prefix_with("/* read_parts */"), {"ids": backend.id_list(payload_ids)}):
         found[row.payload_id].append(row)
     return found
 

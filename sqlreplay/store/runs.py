@@ -64,9 +64,7 @@ async def read_tasks(
     """Return the state of tasks, each created if need be. The epoch lock must be held."""
     wanted = sorted(set(names))
     query = (
-        select(
-            tasks.c.id, tasks.c.name, tasks.c.train_step, runs.c.epoch, refreshes.c.status, refreshes.c.number
-        )
+        select(tasks.c.id, tasks.c.name, tasks.c.train_step, runs.c.epoch, refreshes.c.status, refreshes.c.number)
         .select_from(tasks.join(runs).outerjoin(refreshes))
         .where(tasks.c.run_id == run.id, tasks.c.name.in_(bindparam("names", expanding=True)))
         .prefix_with("/* read_tasks */")

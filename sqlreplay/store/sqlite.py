@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiosqlite
@@ -45,7 +46,7 @@ class SqliteBackend:
 
     name = "sqlite"
     one_writer = True
-    read_options: dict[str, Any] = {}
+    read_options: Mapping[str, Any] = MappingProxyType({})
     driver_errors = (DBAPIError, sqlite3.Error, OSError)
 
     def __init__(self, config: StoreConfig) -> None:
@@ -61,10 +62,19 @@ class SqliteBackend:
         pool: dict[str, Any] = (
             {"poolclass": StaticPool}
             if self.config.is_memory
-            else {"poolclass": AsyncAdaptedQueuePool, "pool_size": self.config.pool_size, "max_overflow": 0, "pool_timeout": 3600}
+            else {
+                "poolclass": AsyncAdaptedQueuePool,
+                "pool_size": self.config.pool_size,
+                "max_overflow": 0,
+                "pool_timeout": 3600,
+            }
         )
         engine = create_async_engine(
-            "sqlite+aiosqlite://", async_creator=self._connect, hide_parameters=True, json_serializer=encode_meta, **pool
+            "sqlite+aiosqlite://",
+            async_creator=self._connect,
+            hide_parameters=True,
+            json_serializer=encode_meta,
+            **pool,
         )
         event.listen(engine.sync_engine, "begin", self._begin)
         return engine
@@ -226,7 +236,8 @@ class OneTripConnection(aiosqlite.Connection):
 
     def __init__(self, path: str, busy_timeout_s: float) -> None:
         super().__init__(
-            lambda: sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, cached_statements=256), 64
+            lambda: sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, cached_statements=256),
+            64,
         )
         self._thread.daemon = True  # a process that forgets to close must still exit
 
@@ -258,10 +269,11 @@ class OneTripCursor:
             cursor = self.connection._conn.execute(sql, parameters)
             return cursor.description, cursor.rowcount, cursor.fetchall()
 
-        self.description, self.rowcount, self.rows = await self.connection._execute(run)
+        self.description, self.rowcount, self.rows = await self.connection._execute(run)  # type: ignore[no-untyped-call]
 
     async def executemany(self, sql: str, parameters: Any) -> None:
-        cursor = await self.connection._execute(self.connection._conn.executemany, sql, parameters)
+        many = self.connection._conn.executemany
+        cursor = await self.connection._execute(many, sql, parameters)  # type: ignore[no-untyped-call]
         self.rowcount = cursor.rowcount
 
     async def fetchall(self) -> list[Any]:

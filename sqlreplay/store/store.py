@@ -40,6 +40,11 @@ class Batch:
     def all_rows(self) -> list[Any]:
         return [row for rows in self.rows.values() for row in rows]
 
+    def joined(self, other: "Batch") -> "Batch":
+        names = dict.fromkeys((*self.rows, *other.rows))
+        rows = {name: self.rows.get(name, []) + other.rows.get(name, []) for name in names}
+        return Batch(rows, self.parts | other.parts, self.full)
+
 
 class Store:
     """One database, seen from one process."""
@@ -141,7 +146,7 @@ class Store:
                 if tokens is not None:
                     tokens = 0 if found.tokens_full else tokens - found.tokens
             if train_step is not None:
-                await raise_train_steps(connection, {task_id: train_step for task_id in task_ids.values()})
+                await raise_train_steps(connection, dict.fromkeys(task_ids.values(), train_step))
             return taken
 
         try:
@@ -242,10 +247,7 @@ class Store:
             await self.backend.begin_epoch(connection, run.id)
             states = await read_tasks(connection, self.backend, run, names)
             plans = {name: make(states[name].id, name) for name in names}
-            return {
-                name: (plan, await refresh_task(connection, self.backend, plan))
-                for name, plan in plans.items()
-            }
+            return {name: (plan, await refresh_task(connection, self.backend, plan)) for name, plan in plans.items()}
 
         done = await self.database.write(transaction)
         self.free([payload_id for _, result in done.values() for payload_id in result.payload_ids])
@@ -327,9 +329,8 @@ class Store:
     async def close(self) -> None:
         self.begin_close()
         await self.commit.close()
-        for task in (self._upkeep, self._freeing):
-            if task is not None and task is self._upkeep:
-                task.cancel()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
         if self._freeing is not None:
             await asyncio.gather(self._freeing, return_exceptions=True)
         await self.database.close()

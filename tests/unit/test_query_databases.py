@@ -7,7 +7,6 @@ from enum import Enum, IntEnum
 from typing import Any
 
 import pytest
-import query_columns
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from query_columns import FIELDS, PostgresColumns, Scratch, groups
@@ -15,9 +14,6 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.dialects import postgresql
 
 from sqlreplay.query import Comparison, Node, compile_query, matches, parse_query
-
-if hasattr(query_columns, "postgres_url"):
-    postgres_url = query_columns.postgres_url
 
 Row = dict[str, Any]
 
@@ -76,8 +72,10 @@ ROWS = make_rows(200)
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def scratch(request: pytest.FixtureRequest) -> Iterator[Scratch]:
-    is_sqlite = request.param == "sqlite"
-    scratch = Scratch("sqlite+aiosqlite://" if is_sqlite else request.getfixturevalue("postgres_url"))
+    if request.param == "sqlite":
+        scratch = Scratch("sqlite+aiosqlite://")
+    else:
+        scratch = Scratch(request.getfixturevalue("postgres_server").set(drivername="postgresql+asyncpg"))
     scratch.insert(ROWS)
     yield scratch
     scratch.close()
