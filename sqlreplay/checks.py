@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any
 
 from sqlreplay.errors import BadArgument
+from sqlreplay.query import meta_name_problem, text_problem
 from sqlreplay.records import Status, status_value
-from sqlreplay.store import check_meta, text_problem
 
 __all__ = [
     "batch_sizes",
@@ -91,7 +91,36 @@ def uid(value: Any) -> int:
 
 
 def meta(value: Any) -> None:
-    check_meta(value)
+    """Refuse what JSON cannot hold exactly, or a query could not ask for."""
+    if not isinstance(value, Mapping):
+        raise BadArgument(f"meta is {type(value).__name__}, expected a dict of names to plain values.")
+    member("meta", value)
+
+
+def member(path: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            problem = meta_name_problem(name) if isinstance(name, str) else "is not text"
+            if problem:
+                raise BadArgument(f"{path} has the name {name!r}, which {problem}. Choose another name.")
+            member(f"{path}.{name}", inner)
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(value):
+            member(f"{path}[{index}]", inner)
+    elif problem := member_problem(value):
+        raise BadArgument(f"{path} {problem}. Keep such values in the items, where every byte survives.")
+
+
+def member_problem(value: Any) -> str | None:
+    if isinstance(value, str):
+        return text_problem(value)
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return None if -(2**63) <= value < 2**63 else "is an integer beyond 64 bits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"is {value}, which JSON does not have"
+    return f"is {type(value).__name__}, expected text, a number, a boolean, None, a list or a dict"
 
 
 def status(value: Any, status_type: type[Enum]) -> str:

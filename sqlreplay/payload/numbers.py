@@ -84,8 +84,10 @@ def _find_runs(numbers: list[int]) -> Runs | None:
 
 def _expand(runs: Runs) -> list[int]:
     numbers: list[int] = []
+    start = 0
     for end, number in runs.items():
-        if end <= len(numbers):
-            raise ValueError(f"found a run that ends at {end} after one that ends at {len(numbers)}")
-        numbers += [number] * (end - len(numbers))
+        if end <= start:
+            raise ValueError(f"found a run that ends at {end} after one that ends at {start}")
+        numbers += [number] * (end - start)
+        start = end
     return numbers

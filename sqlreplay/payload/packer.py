@@ -22,7 +22,7 @@ from sqlreplay.payload.numbers import INTEGERS, MAX_REPEATED, NUMBERS, are_numbe
 from sqlreplay.payload.refs import is_reference
 from sqlreplay.payload.refusal import Refused, explain_refusal
 from sqlreplay.payload.schema import Schema
-from sqlreplay.payload.tables import ABSENT, Columns, ModelState, RecordsWire, Table, columns_of, model_state
+from sqlreplay.payload.tables import ABSENT, Column, Columns, ModelState, RecordsWire, Table, columns_of, model_state
 from sqlreplay.payload.values import FORMS, MAX_DEPTH, EnumWire
 
 __all__ = ["Packer"]
@@ -105,21 +105,57 @@ class Packer:
         return self._pack_foreign(value, kind, depth - 1)
 
     def pack_list(self, items: Sequence[Any], depth: int) -> Any:
-        """Return the items as a list, or as one table where they are all of one class."""
+        """Return the items as a list, or as an extension that is read back as one."""
         is_long = len(items) > LONG_LIST and not self.is_careful
         if is_long and type(items[0]) in NUMERIC and are_numbers([items], NUMBERS):
             return items
         kinds = set(map(type, items))
         if kinds <= EXACT and (not self.is_careful or _fit(items, kinds)):
             return items
-        if len(kinds) == 1 and depth > 0:
-            kind = type(items[0])
-            if kind in self.schema.record_labels:
-                return Ext(values.RECORDS, self._encode_records(kind, items, depth - 1))
-            if kind is dict and not self.is_careful and _are_flat(items):
-                return items
-            if kind is list and not self.is_careful and (lists := self._pack_lists(items, depth)) is not None:
-                return lists
+        return self._pack_uniform(kinds.pop(), items, depth) if len(kinds) == 1 else self._pack_each(items, depth)
+
+    def pack_columns(
+        self, columns: Columns, depth: int = MAX_DEPTH
+    ) -> tuple[dict[str, Any], dict[str, list[int]]]:
+        """Return the fields of a `Table`, and which of the objects lack which of them."""
+        fields: dict[str, Any] = {}
+        absent: dict[str, list[int]] = {}
+        for name, (kind, column) in columns.items():
+            if kind is NoneType:
+                fields[name] = None
+            elif kind in COMPARABLE and not self.is_careful:
+                first = column[0]
+                fields[name] = first if column.count(first) == len(column) else column
+            else:
+                if kind is None and ABSENT in column:
+                    absent[name] = [index for index, value in enumerate(column) if value is ABSENT]
+                    column = [None if value is ABSENT else value for value in column]
+                try:
+                    fields[name] = self._pack_column(kind, column, depth)
+                except Refused as refused:
+                    refused.steps.insert(-1, f".{name}")
+                    raise
+        return fields, absent
+
+    def _pack_column(self, kind: type | None, column: Column, depth: int) -> Any:
+        if kind is None or self.is_careful:
+            return self.pack_list(column, depth)
+        if kind is float or kind in self.schema.enum_labels:
+            is_constant = len(set(map(id, column))) == 1
+            return self.pack(column[0], depth) if is_constant else self.pack_list(column, depth)
+        return self._pack_uniform(kind, column, depth)
+
+    def _pack_uniform(self, kind: type, items: Sequence[Any], depth: int) -> Any:
+        """Pack items of one type, as a whole where that can be."""
+        if kind in self.schema.record_labels and depth > 0:
+            return Ext(values.RECORDS, self._encode_records(kind, items, depth - 1))
+        if kind is dict and not self.is_careful and depth > 0 and _are_flat(items):
+            return items
+        if kind is list and not self.is_careful and depth > 1 and (lists := self._pack_lists(items)) is not None:
+            return lists
+        return self._pack_each(items, depth)
+
+    def _pack_each(self, items: Sequence[Any], depth: int) -> list[Any]:
         packed: list[Any] = []
         try:
             for item in items:
@@ -128,34 +164,6 @@ class Packer:
             refused.steps.append(f"[{len(packed)}]")
             raise
         return packed
-
-    def pack_columns(
-        self, columns: Columns, depth: int = MAX_DEPTH
-    ) -> tuple[dict[str, Any], dict[str, list[int]]]:
-        """Return the fields of a `Table`, and which of the objects lack which of them."""
-        fields: dict[str, Any] = {}
-        absent: dict[str, list[int]] = {}
-        is_careful, constants = self.is_careful, self.schema.enum_labels
-        for name, (kind, column) in columns.items():
-            first = column[0]
-            if kind in COMPARABLE and not is_careful:
-                fields[name] = first if column.count(first) == len(column) else column
-                continue
-            if kind is NoneType:
-                fields[name] = None
-                continue
-            if kind is None and ABSENT in column:
-                absent[name] = [index for index, value in enumerate(column) if value is ABSENT]
-                column = [None if value is ABSENT else value for value in column]
-            try:
-                if (kind is float or kind in constants) and len(set(map(id, column))) == 1:
-                    fields[name] = self.pack_list(column[:1], depth)[0]
-                else:
-                    fields[name] = self.pack_list(column, depth)
-            except Refused as refused:
-                refused.steps.insert(-1, f".{name}")
-                raise
-        return fields, absent
 
     def pack_state(
         self, record: ModelClass, objects: Sequence[Any], depth: int = MAX_DEPTH
@@ -185,7 +193,7 @@ class Packer:
             table.picks, table.state = self.pack_state(record, objects, depth)
         return _encode(RecordsWire(label, table))
 
-    def _pack_lists(self, lists: Sequence[list[Any]], depth: int) -> Any:
+    def _pack_lists(self, lists: Sequence[list[Any]]) -> Any:
         """Return a column of lists as a whole, or None if it takes a walk."""
         sample = next(filter(None, lists), None)
         if sample is None:
@@ -197,8 +205,10 @@ class Packer:
             return Ext(values.INTEGER_LISTS, _encode(written)) if repeated else lists
         if kind in NUMERIC and are_numbers(lists, NUMBERS):
             return lists
-        members = list(chain.from_iterable(lists))
-        return lists if kind is dict and depth > 1 and set(map(type, members)) == {dict} and _are_flat(members) else None
+        if kind is dict:
+            members = list(chain.from_iterable(lists))
+            return lists if set(map(type, members)) == {dict} and _are_flat(members) else None
+        return None
 
     def _pack_dict(self, mapping: dict[Any, Any], depth: int) -> Any:
         if set(map(type, mapping)) <= TEXT_ONLY and (not self.is_careful or all(map(_fits, mapping))):

@@ -6,6 +6,7 @@ and converted in one C call instead of one per object.
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
@@ -67,13 +68,13 @@ def columns_of(record: RecordClass, objects: Sequence[Any]) -> Columns:
     rows = record.rows(objects)
     names = record.names if record.names is not None else tuple(rows[0])
     width = len(names)
-    if width > 1 and all(len(row) == width for row in rows):
+    if width > 1 and set(map(len, rows)) == {width}:
         with contextlib.suppress(KeyError):
             values = list(map(itemgetter(*names), rows))
             columns = zip(*values, strict=True)
-            kinds = tuple(map(type, values[0]))
-            if all(tuple(map(type, row)) == kinds for row in values):
-                return dict(zip(names, zip(kinds, columns, strict=True), strict=True))
+            kinds = list(map(type, chain.from_iterable(values)))
+            if kinds == kinds[:width] * len(rows):
+                return dict(zip(names, zip(kinds, columns, strict=False), strict=True))
             return {name: (_kind_of(column), column) for name, column in zip(names, columns, strict=True)}
     for index, row in enumerate(rows):
         record.check_declared(row, index)
@@ -95,9 +96,12 @@ def model_state(
     picks = []
     for item in objects:
         names = item.__pydantic_fields_set__
-        if names not in distinct:
-            distinct.append(names)
-        picks.append(distinct.index(names))
+        if not distinct or names != distinct[picks[-1]]:
+            if names not in distinct:
+                distinct.append(names)
+            picks.append(distinct.index(names))
+        else:
+            picks.append(picks[-1])
     declared = record.names or ()
     fields_set = [
         [name for name in declared if name in names] + sorted(names.difference(declared))
@@ -150,17 +154,15 @@ def _move_unknown(record: RecordClass, fields: Row, extras: list[Row | None]) ->
 
 
 def _rows_of(fields: Row, count: int) -> list[Row]:
-    varying = {name: column for name, column in fields.items() if type(column) is list}
-    if not varying:
-        return [fields.copy() for _ in range(count)]
-    names = tuple(varying)
+    varying = [(name, column) for name, column in fields.items() if type(column) is list]
+    if any(len(column) != count for _, column in varying):
+        raise PayloadDamaged(f"found columns of other lengths than the {count} objects they describe")
     rows = []
-    for values in zip(*varying.values(), strict=True):
+    for index in range(count):
         row = fields.copy()
-        row.update(zip(names, values, strict=True))
+        for name, column in varying:
+            row[name] = column[index]
         rows.append(row)
-    if len(rows) != count:
-        raise PayloadDamaged(f"found columns of {len(rows)} values for {count} objects")
     return rows
 
 

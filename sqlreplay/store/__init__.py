@@ -2,12 +2,12 @@
 
 from sqlreplay.store.claim import Claim, OverBudget
 from sqlreplay.store.columns import FIELDS, GroupColumns
-from sqlreplay.store.meta import check_meta, text_problem
 from sqlreplay.store.refresh import Refresh
 from sqlreplay.store.rows import NewGroup, Rewrite
 from sqlreplay.store.store import Batch, Store
 from sqlreplay.store.tables import AGELESS
 from sqlreplay.store.thread import StoreThread
+from sqlreplay.store.transfer import StoredGroup, StoredRun
 
 __all__ = [
     "AGELESS",
@@ -21,6 +21,6 @@ __all__ = [
     "Rewrite",
     "Store",
     "StoreThread",
-    "check_meta",
-    "text_problem",
+    "StoredGroup",
+    "StoredRun",
 ]

@@ -36,6 +36,9 @@ class Backend(Protocol):
     async def draw_ids(self, connection: AsyncConnection, count: int) -> Sequence[int]:
         """Return numbers that were never given out before and never will be again."""
 
+    async def advance_ids(self, connection: AsyncConnection, last: int) -> None:
+        """See to it that `draw_ids` gives only numbers beyond `last` from now on."""
+
     async def join_epoch(self, connection: AsyncConnection, run_id: int) -> None:
         """Keep the run's state from being moved on until this transaction has committed."""
 

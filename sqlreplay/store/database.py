@@ -103,7 +103,7 @@ class Database:
     async def _settle_schema(self, engine: AsyncEngine) -> None:
         async with engine.execution_options(**self.backend.read_options).connect() as connection:
             found = await schema.read_revision(self.backend, connection)
-        problem = schema.check(found, str(self.config))
+        problem = schema.check(found, self.config)
         if problem is None:
             return
         if self.config.schema == "check" or isinstance(problem, SchemaTooNew):

@@ -38,6 +38,7 @@ __all__ = ["PostgresBackend"]
 SERIALIZATION_FAILURE, DEADLOCK, LOCK_TIMEOUT = "40001", "40P01", "55P03"
 SERVER_GOING_OR_COMING = ("57P01", "57P02", "57P03", "53300")
 LOGIN_REFUSED = ("28000", "28P01", "3D000")
+LARGEST_DRAWN_GAP = 1_000_000
 
 
 class PostgresBackend:
@@ -82,6 +83,24 @@ class PostgresBackend:
             "/* draw_ids */ SELECT nextval('sqlreplay_groups_uid_seq') FROM generate_series(1, CAST(:count AS integer))"
         )
         return (await connection.execute(query, {"count": count})).scalars().all()
+
+    async def advance_ids(self, connection: AsyncConnection, last: int) -> None:
+        """A role that only uses the sequence may draw from it but not set it, so small gaps are drawn away.
+
+        The lock keeps two who advance apart; others draw far too slowly to get past a gap that is set.
+        """
+        await self._advisory_lock(connection, "pg_advisory_xact_lock", "advance ids")
+        [drawn] = await self.draw_ids(connection, 1)
+        gap = last - drawn
+        if gap > LARGEST_DRAWN_GAP:
+            query = text("/* advance_ids */ SELECT setval('sqlreplay_groups_uid_seq', CAST(:last AS bigint))")
+            await connection.execute(query, {"last": last})
+        elif gap > 0:
+            query = text(
+                "/* advance_ids */ SELECT max(nextval('sqlreplay_groups_uid_seq')) "
+                "FROM generate_series(1, CAST(:gap AS integer))"
+            )
+            await connection.execute(query, {"gap": gap})
 
     async def join_epoch(self, connection: AsyncConnection, run_id: int) -> None:
         """Writers share this lock until they commit. It has to be a statement of its own: one that locks and reads

@@ -79,7 +79,6 @@ async def insert_groups(connection: AsyncConnection, backend: Backend, run: Run,
     await insert_parts(connection, zip(uids, (group.parts for group in new), strict=True))
     await backend.join_epoch(connection, run.id)
     states = await read_tasks(connection, backend, run, (group.task_name for group in new))
-    run.task_ids.update({name: state.id for name, state in states.items()})
     await raise_train_steps(connection, later_steps(new, states))
     rows = []
     for uid, group in zip(uids, new, strict=True):

@@ -5,12 +5,14 @@ with the revision, so that opening a store that is up to date does not import al
 """
 
 import io
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sqlreplay.config import StoreConfig
 from sqlreplay.errors import SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from sqlreplay.store.backend import Backend
 
@@ -46,10 +48,13 @@ async def read_revision(backend: Backend, connection: AsyncConnection) -> str | 
     return found
 
 
-def check(found: str | None, where: str) -> SchemaError | None:
+def check(found: str | None, config: StoreConfig) -> SchemaError | None:
     """Return what is wrong with a database at this revision, with the command that mends it."""
     head = head_revision()
-    command = f"sqlreplay db upgrade --url {where}"
+    where, command = str(config), f"sqlreplay db upgrade --url {shlex.quote(str(config))}"
+    if config.postgres_schema is not None:
+        where += f" (schema {config.postgres_schema})"
+        command += f" --postgres-schema {shlex.quote(config.postgres_schema)}"
     if found == head:
         return None
     if found is None:
@@ -62,8 +67,8 @@ def check(found: str | None, where: str) -> SchemaError | None:
     )
 
 
-def require(found: str | None, where: str) -> None:
-    problem = check(found, where)
+def require(found: str | None, config: StoreConfig) -> None:
+    problem = check(found, config)
     if problem is not None:
         raise problem
 
@@ -77,7 +82,7 @@ async def upgrade(backend: Backend, connection: AsyncConnection, revision: str =
     found = await read_revision(backend, connection)
     if found == head_revision() and revision == "head":
         return
-    problem = check(found, str(backend.config))
+    problem = check(found, backend.config)
     if isinstance(problem, SchemaTooNew):
         raise problem
     await connection.run_sync(run_alembic, "upgrade", revision)

@@ -141,6 +141,13 @@ class SqliteBackend:
         last = (await connection.execute(update, {"count": count})).scalar_one()
         return range(last - count + 1, last + 1)
 
+    async def advance_ids(self, connection: AsyncConnection, last: int) -> None:
+        """The transaction holds the write lock, so the counter cannot move between the look and the change."""
+        update = text(
+            "/* advance_ids */ UPDATE sqlite_sequence SET seq = max(seq, :last) WHERE name = 'sqlreplay_groups'"
+        )
+        await connection.execute(update, {"last": last})
+
     async def join_epoch(self, connection: AsyncConnection, run_id: int) -> None:
         """There is one writer: nothing can begin an epoch inside this transaction."""
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.config import StoreConfig
 from sqlreplay.errors import StoreClosed
-from sqlreplay.store import reading, rows
+from sqlreplay.store import reading, rows, transfer
 from sqlreplay.store.claim import Claim, Claimed, OverBudget, claim_groups, has_enough
 from sqlreplay.store.commit import GroupCommit
 from sqlreplay.store.database import Database
@@ -275,6 +275,16 @@ class Store:
         self.free([payload_id for _, payload_id in changed])
         self._notify()
         return [uid for uid, _ in changed]
+
+    async def export_run(self, run_name: str) -> transfer.StoredRun:
+        run = await self.run(run_name)
+        return await self.database.read(lambda c: transfer.export_run(c, run))
+
+    async def import_run(self, run_name: str, stored: transfer.StoredRun) -> None:
+        """Write all groups with the uids they have into a run that holds none, or nothing at all."""
+        run = await self.run(run_name)
+        await self.database.write(lambda c: transfer.import_run(c, self.backend, run, stored))
+        self._notify()
 
     async def delete(self, run_name: str, uids: Sequence[int]) -> int:
         run = await self.run(run_name)

@@ -1,0 +1,57 @@
+"""Looking at a database and bringing its tables up to date, without opening a run: for the command line."""
+
+import os
+import shlex
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from sqlreplay.config import StoreConfig
+from sqlreplay.errors import SchemaError, SchemaMissing
+from sqlreplay.store import schema
+from sqlreplay.store.database import Database
+from sqlreplay.store.tables import runs
+
+__all__ = ["Inspection", "inspect", "migrate"]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a database holds: its revision, what is wrong with that, and the runs where nothing is."""
+
+    revision: str | None
+    problem: SchemaError | None
+    runs: tuple[str, ...] = ()
+
+
+async def inspect(config: StoreConfig) -> Inspection:
+    """Read a database's revision and the names of its runs. A SQLite file that is missing stays missing."""
+    if config.is_sqlite and not os.path.exists(str(config.url.database)):
+        problem = SchemaMissing(
+            f"{config} does not exist yet. Type: sqlreplay db create --url {shlex.quote(str(config))}"
+        )
+        return Inspection(None, problem)
+    database = Database(config)
+    try:
+        async with database.session(write=False) as connection:
+            revision = await schema.read_revision(database.backend, connection)
+            problem_found = schema.check(revision, config)
+            if problem_found is not None:
+                return Inspection(revision, problem_found)
+            names = await connection.execute(select(runs.c.name).order_by(runs.c.name))
+            return Inspection(revision, None, tuple(names.scalars()))
+    finally:
+        await database.close()
+
+
+async def migrate(config: StoreConfig) -> tuple[str | None, str | None]:
+    """Create or upgrade the tables in one transaction, and return the revision before and after."""
+    database = Database(config)
+    try:
+        async with database.session(write=True) as connection:
+            await database.backend.lock_schema(connection)
+            before = await schema.read_revision(database.backend, connection)
+            await schema.upgrade(database.backend, connection)
+            return before, await schema.read_revision(database.backend, connection)
+    finally:
+        await database.close()

@@ -1,0 +1,11 @@
+import random
+
+import pytest
+
+
+@pytest.fixture
+def random_seed() -> int:
+    """A seed of this run's own, shown when the test fails."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"random_seed = {seed}")  # noqa: T201 - pytest shows it with a failure
+    return seed
