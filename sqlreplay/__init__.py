@@ -26,6 +26,7 @@ from sqlreplay.errors import (
     StoreBusy,
     StoreClosed,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
     TakeTimeout,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "StoreBusy",
     "StoreClosed",
     "StoreError",
+    "StoreRefused",
     "StoreUnavailable",
     "SyncReplayBufferConfig",
     "TakeTimeout",

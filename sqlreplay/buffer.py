@@ -92,8 +92,12 @@ class ReplayBuffer(Generic[T]):
         )
 
     async def __aenter__(self) -> "ReplayBuffer[T]":
-        thread = await self._joined()
-        await thread.call(lambda: thread.store.run(self._run))
+        try:
+            thread = await self._joined()
+            await thread.call(lambda: thread.store.run(self._run))
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

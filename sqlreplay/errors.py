@@ -15,6 +15,7 @@ SqlReplayError
     ├── StoreUnavailable              the file or server cannot be opened or was lost
     ├── StoreBusy (TimeoutError)      another process kept the write lock too long
     ├── StoreClosed                   the buffer was closed
+    ├── StoreRefused                  the database would not take what it was given
     ├── OutcomeUnknown                the reply to a COMMIT was lost
     └── SchemaError
         ├── SchemaMissing             the database has no sqlreplay tables
@@ -41,6 +42,7 @@ __all__ = [
     "StoreBusy",
     "StoreClosed",
     "StoreError",
+    "StoreRefused",
     "StoreUnavailable",
     "TakeTimeout",
 ]
@@ -106,6 +108,10 @@ class StoreBusy(StoreError, TimeoutError):
 
 class StoreClosed(StoreError):
     """The buffer was closed; open a new one."""
+
+
+class StoreRefused(StoreError):
+    """The database would not take what it was given, such as a value beyond its limits; nothing was stored."""
 
 
 class OutcomeUnknown(StoreError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -116,7 +117,7 @@ class GroupForm(Generic[T]):
                     update_sample_version(item, rules.model_step)
         if rules.current_train_step is not None:
             refresh_seq_staleness(items, rules.current_train_step)
-        before = group_numbers(items, model_step=rules.model_step)
+        before = whole_numbers(group_numbers(items, model_step=rules.model_step))
         status = expire_group(
             items, rules.stale_threshold, rules.token_stale_threshold, rules.current_train_step, self.expiry
         )
@@ -151,7 +152,7 @@ class GroupForm(Generic[T]):
 
     def measured(self, items: Sequence[T], status: str, staleness: int) -> Draft[T]:
         """Measure items as they are, under a status and staleness that the caller has set."""
-        numbers = group_numbers(items, model_step=None)._replace(staleness=staleness)
+        numbers = whole_numbers(group_numbers(items, model_step=None))._replace(staleness=staleness)
         return Draft(items, items, status, numbers, dropped=False)
 
     def read(self, row: Any, parts: Sequence[Any]) -> list[T]:
@@ -182,6 +183,31 @@ class GroupForm(Generic[T]):
         named = type(error)(f"Group {uid}: {error}")
         named.uid = uid
         return named
+
+
+def whole_numbers(numbers: GroupNumbers) -> GroupNumbers:
+    """Refuse steps and counts that no integer column holds; numpy's integers become plain ones."""
+    whole: dict[str, Any] = {}
+    for name in ("oldest_step", "latest_step", "token_fresh_step", "staleness", "num_tokens"):
+        value = getattr(numbers, name)
+        if type(value) is not int and value is not None:
+            value = as_index(name, value)
+            whole[name] = value
+        if value is not None and abs(value) >= AGELESS:
+            raise InvalidGroup(f"the samples give the group a {name} of {value}, expected less than 2**62.")
+    if any(type(step) is not int and step is not None for step in numbers.steps):
+        whole["steps"] = [None if step is None else as_index("step", step) for step in numbers.steps]
+    return numbers._replace(**whole) if whole else numbers
+
+
+def as_index(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidGroup(
+            f"the samples give the group a {name} of {value!r}, expected a whole number. "
+            "Look at response_model_steps, seq_staleness and num_tokens."
+        ) from None
 
 
 def own_status_type(item_type: type) -> type[Enum] | None:

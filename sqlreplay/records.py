@@ -4,6 +4,7 @@ The functions work on anything shaped like `RolloutState`: the class here, anoth
 protocol, or dicts with the same keys. What an item cannot carry (raw bytes have no status) is left alone.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -406,8 +407,7 @@ def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbe
     steps = [oldest_step_of(item) if carries_steps else model_step for item in group]
     known = [step for step in steps if step is not None]
     fresh = [] if is_agentic(group) else [s for item in group if (s := newest_trainable_step(item)) is not None]
-    rewards = list(scores(group))
-    mean = sum(rewards) / len(rewards) if rewards else None
+    mean, deviation = mean_and_deviation(list(scores(group)))
     return GroupNumbers(
         steps=steps,
         oldest_step=min(known, default=None),
@@ -416,7 +416,7 @@ def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbe
         staleness=max((read_field(item, "seq_staleness") or 0) for item in group),
         num_tokens=sum(map(count_tokens, group)),
         reward_mean=mean,
-        reward_std=None if mean is None else (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5,
+        reward_std=deviation,
     )
 
 
@@ -427,6 +427,18 @@ def scores(group: Sequence[Any]) -> Iterator[float]:
         score = reward.get("score") if isinstance(reward, dict) else reward
         if isinstance(score, (int, float)) and abs(score) < float("inf"):
             yield float(score)
+
+
+def mean_and_deviation(values: list[float]) -> tuple[float | None, float | None]:
+    """Return the mean and the population's standard deviation; None for both where there is no finite answer."""
+    if not values:
+        return None, None
+    mean = sum(values) / len(values)
+    try:
+        deviation = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    except OverflowError:
+        return None, None
+    return (mean, deviation) if math.isfinite(deviation) else (None, None)
 
 
 def count_tokens(item: Any) -> int:

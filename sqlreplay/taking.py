@@ -59,7 +59,7 @@ class Taking(Generic[T]):
                 batch = await self._claim_more(thread, refill)
                 held = held.joined(batch)
         except BaseException:
-            thread.spawn(thread.store.release(held))
+            thread.spawn(lambda: thread.store.release(held))
             raise
         thread.free([row.payload_id for row in held.all_rows()])
         return good

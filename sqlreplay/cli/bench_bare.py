@@ -62,11 +62,15 @@ class Bare(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def begin_refresh(self) -> None:
+    @abstractmethod
+    async def lock_epoch(self) -> None:
         """Take the lock that a refresh takes, where there is one."""
 
     async def task_id(self) -> int:
         return int((await self.fetch("SELECT id FROM sqlreplay_tasks"))[0][0])
+
+    async def mean_group_bytes(self) -> float:
+        return float((await self.fetch("SELECT avg(size_bytes) FROM sqlreplay_groups"))[0][0])
 
     async def take(self, task_id: int, count: int) -> Taken:
         """Pick, delete and commit the first groups in order, then read their bytes."""
@@ -80,7 +84,9 @@ class Bare(ABC):
             await self.fetch(f"DELETE FROM sqlreplay_groups WHERE uid {self.one_of}", uids)  # noqa: S608 - a constant
         ids = [row["payload_id"] for row in rows]
         parts: dict[int, list[Part]] = {payload_id: [] for payload_id in ids}
-        read = f"SELECT payload_id, part, body, raw_size, checksum FROM sqlreplay_payloads WHERE payload_id {self.one_of}"  # noqa: S608 - a constant
+        read = (
+            f"SELECT payload_id, part, body, raw_size, checksum FROM sqlreplay_payloads WHERE payload_id {self.one_of}"  # noqa: S608 - a constant
+        )
         for payload_id, *part in await self.fetch(read, self.id_list(ids)):
             parts[payload_id].append(Part(*part))
         return Taken(rows, parts)
@@ -123,7 +129,7 @@ class Bare(ABC):
     async def refresh(self, task_id: int, step: int, threshold: int) -> None:
         """Note the step, and expire what has become too old."""
         async with self.transaction():
-            await self.begin_refresh()
+            await self.lock_epoch()
             await self.fetch("UPDATE sqlreplay_tasks SET train_step = ?2 WHERE id = ?1", task_id, step)
             await self.execute_many(
                 """
@@ -180,6 +186,9 @@ class BareSqlite(Bare):
     def id_list(self, ids: list[int]) -> str:
         return json.dumps(ids)
 
+    async def lock_epoch(self) -> None:
+        """The write lock is enough."""
+
     async def round_trip(self) -> None:
         if self.asynchronous is None:
             self.asynchronous = await aiosqlite.connect(self.path)
@@ -218,7 +227,7 @@ class BarePostgres(Bare):
     def id_list(self, ids: list[int]) -> list[int]:
         return ids
 
-    async def begin_refresh(self) -> None:
+    async def lock_epoch(self) -> None:
         await self.connection.fetch("SELECT pg_advisory_xact_lock($1)", 0)
 
     async def round_trip(self) -> None:

@@ -57,7 +57,8 @@ async def fill(
 ) -> None:
     """Put groups through the library, in order of model step, and report how many are stored every so often."""
     distinct = [make_group(tokens, seed) for seed in range(min(stored, DISTINCT_GROUPS))]
-    async with ReplayBuffer(url, postgres_schema=postgres_schema) as buffer:
+    buffer: ReplayBuffer[RolloutState] = ReplayBuffer(url, postgres_schema=postgres_schema)
+    async with buffer:
         for start in range(0, stored, PUT_TOGETHER):
             numbers = range(start, min(start + PUT_TOGETHER, stored))
             await asyncio.gather(

@@ -1,16 +1,14 @@
 """What a benchmark found: numbers, ratios and verdicts, as a table and as JSON."""
 
-import json
 import statistics
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Measure", "Report", "Row"]
+from sqlreplay.cli.output import console
 
-VERSION = 1
+__all__ = ["Measure", "Report", "Row"]
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,15 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
 
-    def as_json(self) -> str:
-        rows = [row.as_json() for row in self.rows]
-        return json.dumps({"version": VERSION, "machine": self.machine, "rows": rows}, indent=2)
+    def as_json(self) -> dict[str, Any]:
+        return {"machine": self.machine, "rows": [row.as_json() for row in self.rows]}
 
     def print(self) -> None:
-        console = Console(highlight=False)
+        terminal = console()
         for name, value in self.machine.items():
-            console.print(f"{name.replace('_', ' ')}: {value}", markup=False)
+            if isinstance(value, dict):
+                value = ", ".join(f"{number:,} ({size})" for size, number in value.items())
+            terminal.print(f"{name.replace('_', ' ')}: {value}", markup=False)
         table = Table(box=None, pad_edge=False)
         for heading in ("what", "ours (range)", "beside", "ratio", "target", "verdict"):
             table.add_column(heading, justify="right" if heading == "ratio" else "left")
@@ -108,8 +107,8 @@ class Report:
                 row.target,
                 f"[red]{row.verdict}[/red]" if row.met is False else row.verdict,
             )
-        console.print(table)
-        console.print("Timings are noisy: run a missed target again on a quiet machine before you believe it.")
+        terminal.print(table)
+        terminal.print("Timings are noisy: run a missed target again on a quiet machine before you believe it.")
 
 
 def ranged(measure: Measure, unit: str) -> str:
@@ -121,6 +120,4 @@ def ranged(measure: Measure, unit: str) -> str:
 
 def shown(value: float, unit: str) -> str:
     """Write seconds as milliseconds and bytes as megabytes."""
-    return f"{value * 1e3:,.3g} ms" if unit == "seconds" and value < 10 else (
-        f"{value:,.1f} s" if unit == "seconds" else f"{value / 1e6:,.0f} MB"
-    )
+    return f"{value * 1e3:,.2f} ms" if unit == "seconds" else f"{value / 1e6:,.0f} MB"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from sqlreplay.cli.bench import bench
 from sqlreplay.cli.db import db
 from sqlreplay.cli.demo import demo
 from sqlreplay.cli.stats import stats
@@ -72,3 +73,4 @@ def root(
 app.add_typer(db, name="db")
 app.command()(stats)
 app.command()(demo)
+app.command()(bench)

@@ -48,9 +48,10 @@ def runs_there(found: "Inspection") -> str:
 
 
 async def read_stats(url: str, run: str, postgres_schema: str | None) -> "Stats":
-    from sqlreplay import ReplayBuffer
+    from sqlreplay import ReplayBuffer, RolloutState
 
-    async with ReplayBuffer(url, run=run, schema="check", postgres_schema=postgres_schema) as buffer:
+    buffer: ReplayBuffer[RolloutState] = ReplayBuffer(url, run=run, schema="check", postgres_schema=postgres_schema)
+    async with buffer:
         return await buffer.stats()
 
 

@@ -35,7 +35,7 @@ SMALLEST_COMPRESSED: Final = 512
 WORTHWHILE: Final = 0.9
 STEP_BYTES: Final = 8 << 20
 WINDOW_LOG_MAX: Final = 23  # level 1 needs 19; a frame that asks for more is not ours and may want 2 GiB
-SECTION_SHIFT: Final = 16
+MAX_CHUNKS: Final = 1 << 16  # part = section * MAX_CHUNKS + index of the chunk
 
 
 class Part(NamedTuple):
@@ -54,11 +54,7 @@ class Part(NamedTuple):
 
     @property
     def section(self) -> int:
-        return self.part >> SECTION_SHIFT
-
-    @property
-    def chunk(self) -> int:
-        return self.part & ((1 << SECTION_SHIFT) - 1)
+        return self.part // MAX_CHUNKS
 
 
 def seal_section(
@@ -75,46 +71,37 @@ def seal_section(
             f"the group takes {raw_size} bytes, more than the {max_raw_bytes} that max_raw_bytes allows; "
             "split the group, or raise max_raw_bytes here and in every reader"
         )
-    stored, flags = _deflate(pieces, raw_size), COMPRESSED
-    if stored is None:
-        stored, flags = pieces, 0
+    compressed = _deflate(pieces, raw_size)
+    stored = pieces if compressed is None else compressed
+    flags = 0 if compressed is None else COMPRESSED
     stored_size = sum(map(len, stored))
     chunk_count = -(-(HEADER.size + stored_size) // chunk_bytes)
-    if chunk_count > 1 << SECTION_SHIFT:
+    if chunk_count > MAX_CHUNKS:
         raise PayloadUnsupported(
-            f"the group takes {chunk_count} chunks of {chunk_bytes} bytes, more than {1 << SECTION_SHIFT}; "
+            f"the group takes {chunk_count} chunks of {chunk_bytes} bytes, more than {MAX_CHUNKS}; "
             "split the group, or use larger chunks"
         )
     header = HEADER.pack(MAGIC, FORMAT_VERSION, flags, section, chunk_count, raw_size, stored_size)
     return [
-        Part((section << SECTION_SHIFT) + index, body, 0 if index else raw_size, zlib.crc32(body))
+        Part(section * MAX_CHUNKS + index, body, 0 if index else raw_size, zlib.crc32(body))
         for index, body in enumerate(map(b"".join, _runs([header, *stored], chunk_bytes)))
     ]
 
 
-def open_section(section: int, parts: Iterable[Part], *, max_raw_bytes: int = MAX_RAW_BYTES) -> memoryview:
+def open_section(section: int, parts: Sequence[Part], *, max_raw_bytes: int = MAX_RAW_BYTES) -> memoryview:
     """Check the parts of one section, given in any order, and return its raw bytes."""
-    chunks = sorted(parts, key=lambda part: part.part)
-    numbers = [part.chunk for part in chunks]
-    if not chunks or numbers[0] != 0:
-        raise PayloadDamaged(
-            f"section {section} has no first chunk: found chunks {numbers}, expected 0 onwards"
-        )
-    for part in chunks:
-        if part.section != section:
-            raise PayloadDamaged(f"part {part.part} was given for section {section}")
+    chunks = sorted(parts) if len(parts) > 1 else parts
+    for index, part in enumerate(chunks):
+        if part.part != section * MAX_CHUNKS + index:
+            raise PayloadDamaged(f"found part {part.part}, expected {section * MAX_CHUNKS + index}")
         if (found := zlib.crc32(part.body)) != part.checksum:
-            raise PayloadDamaged(
-                f"part {part.part} has checksum {found:#010x}, expected {part.checksum:#010x}"
-            )
-    first = memoryview(chunks[0].body)
+            raise PayloadDamaged(f"part {part.part} has checksum {found:#x}, expected {part.checksum:#x}")
+    first = memoryview(chunks[0].body if chunks else b"")
     if len(first) < HEADER.size:
         raise PayloadDamaged(f"section {section} has {len(first)} bytes, a header alone takes {HEADER.size}")
     magic, version, flags, number, chunk_count, raw_size, stored_size = HEADER.unpack_from(first)
     if magic != MAGIC:
-        raise PayloadDamaged(
-            f"section {section} starts with {magic!r}, expected {MAGIC!r}: not sqlreplay bytes"
-        )
+        raise PayloadDamaged(f"section {section} starts with {magic!r}, expected {MAGIC!r}: not sqlreplay bytes")
     if version != FORMAT_VERSION:
         raise PayloadDamaged(
             f"section {section} has format version {version}, this library reads {FORMAT_VERSION}: "
@@ -124,15 +111,14 @@ def open_section(section: int, parts: Iterable[Part], *, max_raw_bytes: int = MA
         raise PayloadDamaged(f"section {section} has flags {flags:#x} and calls itself section {number}")
     if raw_size > max_raw_bytes:
         raise PayloadDamaged(
-            f"section {section} announces {raw_size} bytes, more than the {max_raw_bytes} that max_raw_bytes allows"
+            f"section {section} announces {raw_size} bytes, more than the {max_raw_bytes} that "
+            "max_raw_bytes allows"
         )
-    if numbers != list(range(chunk_count)):
-        raise PayloadDamaged(f"section {section} has chunks {numbers}, expected 0 to {chunk_count - 1}")
+    if len(chunks) != chunk_count:
+        raise PayloadDamaged(f"section {section} has {len(chunks)} chunks, its header announces {chunk_count}")
     stored = [first[HEADER.size :], *(memoryview(part.body) for part in chunks[1:])]
-    if (found := sum(map(len, stored))) != stored_size:
-        raise PayloadDamaged(
-            f"section {section} has {found} stored bytes, its header announces {stored_size}"
-        )
+    if (size := sum(map(len, stored))) != stored_size:
+        raise PayloadDamaged(f"section {section} has {size} stored bytes, its header announces {stored_size}")
     if flags & COMPRESSED:
         return memoryview(_inflate(section, stored, raw_size))
     if stored_size != raw_size:
@@ -145,14 +131,14 @@ def _deflate(pieces: Sequence[Buffer], raw_size: int) -> list[Buffer] | None:
     if raw_size < SMALLEST_COMPRESSED:
         return None
     compressor = zstd.ZstdCompressor(level=1)
+    end, more = compressor.FLUSH_FRAME, compressor.CONTINUE
     compressor.set_pledged_input_size(raw_size)
     stored: list[Buffer] = []
     consumed = produced = 0
     for run in _runs(pieces, STEP_BYTES):
         step = run[0] if len(run) == 1 else b"".join(run)
         consumed += len(step)
-        mode = compressor.FLUSH_FRAME if consumed == raw_size else compressor.CONTINUE
-        stored.append(compressor.compress(step, mode))
+        stored.append(compressor.compress(step, end if consumed == raw_size else more))
         produced += len(stored[-1])
         if produced > consumed * WORTHWHILE:
             return None
@@ -161,7 +147,7 @@ def _deflate(pieces: Sequence[Buffer], raw_size: int) -> list[Buffer] | None:
 
 def _inflate(section: int, stored: Sequence[memoryview], raw_size: int) -> Buffer:
     """Decompress one zstd frame of exactly `raw_size` bytes, holding at most one byte more."""
-    options = {zstd.DecompressionParameter.window_log_max: WINDOW_LOG_MAX}
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: WINDOW_LOG_MAX}
     decompressor = zstd.ZstdDecompressor(options=options)
     raw = bytearray()
     try:

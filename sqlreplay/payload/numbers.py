@@ -70,8 +70,10 @@ def read_integer_lists(data: memoryview, allowance: int) -> tuple[list[list[int]
 
 def _find_runs(numbers: list[int]) -> Runs | None:
     """Describe a list of few runs in ascending order, or of one; None for any other."""
-    runs: Runs = {}
     start, size = 0, len(numbers)
+    if numbers.count(numbers[0]) == size:
+        return {size: numbers[0]}
+    runs: Runs = {}
     while start < size:
         number = numbers[start]
         end = size if numbers[-1] == number else bisect_right(numbers, number, start)

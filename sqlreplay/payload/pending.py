@@ -9,7 +9,7 @@ from sqlreplay.errors import BadArgument
 from sqlreplay.payload.frame import Part, seal_section
 from sqlreplay.payload.packer import Packer
 from sqlreplay.payload.refs import fetch_values
-from sqlreplay.payload.refusal import Refused, refusing
+from sqlreplay.payload.refusal import REFUSALS, Refused, as_unsupported
 from sqlreplay.payload.section import Directory, lay_out
 
 __all__ = ["Draft", "PendingGroup"]
@@ -57,8 +57,7 @@ class PendingGroup:
         parts: list[Part] = []
         for draft in self._drafts:
             if draft.packer.references and not draft.directory.references:
-                with refusing():
-                    _store_references(draft, known)
+                _store_references(draft, known)
             pieces = lay_out(draft.directory, draft.body, draft.packer.buffers)
             parts += seal_section(
                 draft.section, pieces, chunk_bytes=self._chunk_bytes, max_raw_bytes=self._max_raw_bytes
@@ -76,11 +75,16 @@ def _store_references(draft: Draft, known: dict[Any, Any]) -> None:
             known.update(zip(unfetched, fetch_values(unfetched), strict=True))
         for ref in waiting:
             number = packer.references[ref]
-            try:
-                places[number] = packer.keep(packer.document(lambda value=known[ref]: packer.pack(value)))
-            except Refused as refused:
-                refused.steps.append(f"<value of {ref!r}>")
-                raise
+            places[number] = packer.keep(_encode_value(packer, ref, known[ref]))
             needs[number] = packer.met
     order = graphlib.TopologicalSorter(needs).static_order()
     draft.directory.references = [(number, *places[number]) for number in order]
+
+
+def _encode_value(packer: Packer, ref: Any, value: Any) -> bytes:
+    try:
+        return packer.document(lambda: packer.pack(value))
+    except REFUSALS as error:
+        if isinstance(error, Refused):
+            error.steps.append(f"<value of {ref!r}>")
+        raise as_unsupported(error) from error

@@ -1,13 +1,11 @@
 """Say why a value cannot be stored, where it is, and what to store instead."""
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from sqlreplay.errors import PayloadUnsupported
 
-__all__ = ["Refused", "explain_refusal", "refusing"]
+__all__ = ["REFUSALS", "Refused", "as_unsupported", "explain_refusal"]
 
 BUILTIN_BASES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex)
 
@@ -20,22 +18,18 @@ class Refused(Exception):
         self.reason = reason
         self.steps: list[str] = []
 
-    def as_error(self) -> PayloadUnsupported:
-        path = "".join(reversed(self.steps))
-        return PayloadUnsupported(f"{path}: {self.reason}" if path else self.reason)
+
+REFUSALS = (Refused, RecursionError, UnicodeEncodeError)
 
 
-@contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Turn what the walk over a group raises into the error that its caller sees."""
-    try:
-        yield
-    except Refused as refused:
-        raise refused.as_error() from refused
-    except (RecursionError, UnicodeEncodeError) as error:
-        raise PayloadUnsupported(
-            f"the group has no form as bytes: {error}; store a flatter copy, with attribute names of valid text"
-        ) from error
+def as_unsupported(error: Exception) -> PayloadUnsupported:
+    """Turn what the walk over a group raised into the error that its caller sees."""
+    if isinstance(error, Refused):
+        path = "".join(reversed(error.steps))
+        return PayloadUnsupported(f"{path}: {error.reason}" if path else error.reason)
+    return PayloadUnsupported(
+        f"the group has no form as bytes: {error}; store a flatter copy, with attribute names of valid text"
+    )
 
 
 def explain_refusal(value: Any, known_classes: str) -> str:

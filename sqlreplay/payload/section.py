@@ -40,8 +40,7 @@ class OpenSection(NamedTuple):
 def lay_out(directory: Directory, body: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
     """Return the pieces of a section in their order, large buffers not copied."""
     encoded = msgspec.msgpack.encode(directory)
-    head = b"".join((SIZE.pack(len(encoded)), encoded, body))
-    return [head, *buffers]
+    return [SIZE.pack(len(encoded)), encoded, body, *buffers]
 
 
 def read_section(raw: memoryview) -> OpenSection:

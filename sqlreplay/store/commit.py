@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlreplay.errors import OutcomeUnknown, StoreClosed, StoreError
+from sqlreplay.errors import OutcomeUnknown, SchemaError, StoreBusy, StoreClosed, StoreUnavailable
 from sqlreplay.store.rows import NewGroup
 
-__all__ = ["GroupCommit"]
+__all__ = ["GroupCommit", "Soon"]
 
+CLOSED = "The buffer was closed while a put was on its way; it was not stored."
 MAX_GROUPS = 512
 MAX_BYTES = 32 * 2**20
 
+Soon = Callable[[Callable[[], None]], None]
 Insert = Callable[[str, list[NewGroup]], Awaitable[list[int]]]
 
 
@@ -34,30 +36,31 @@ class GroupCommit:
     loop: with many puts at once the cost of crossing threads is shared.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, insert: Insert) -> None:
-        self._loop = loop
+    def __init__(self, soon: Soon, insert: Insert) -> None:
+        self._soon = soon
         self._insert = insert
         self._queue: deque[Waiting] = deque()
         self._woken = False
         self._emptying: asyncio.Task[None] | None = None
-        self._closed = False
+        self._finished = False
 
     def join(self, run_name: str, group: NewGroup) -> "asyncio.Future[int]":
         """Queue a put from any thread; the future belongs to the running loop."""
-        if self._closed:
-            raise StoreClosed("The buffer was closed while a put was on its way; it was not stored.")
         loop = asyncio.get_running_loop()
         waiting = Waiting(run_name, group, loop, loop.create_future())
         self._queue.append(waiting)
         if not self._woken:
             self._woken = True
-            self._loop.call_soon_threadsafe(self._wake)
+            self._soon(self._wake)
         return waiting.future
 
     def _wake(self) -> None:
         self._woken = False
-        if self._queue and (self._emptying is None or self._emptying.done()):
-            self._emptying = self._loop.create_task(self._empty())
+        if self._finished:
+            late, self._queue = list(self._queue), deque()
+            deliver(late, [StoreClosed(CLOSED)] * len(late))
+        elif self._queue and (self._emptying is None or self._emptying.done()):
+            self._emptying = asyncio.create_task(self._empty())
 
     async def _empty(self) -> None:
         while batch := self._next_batch():
@@ -80,25 +83,24 @@ class GroupCommit:
         """Store a batch. If the database refuses it, each put is tried alone, so that only the bad one fails."""
         try:
             uids = await self._insert(batch[0].run_name, [waiting.group for waiting in batch])
-        except OutcomeUnknown as error:
+        except (OutcomeUnknown, SchemaError, StoreBusy, StoreUnavailable) as error:
             deliver(batch, [error] * len(batch))
-        except StoreError as error:
+        except Exception as error:
             if len(batch) == 1:
                 deliver(batch, [error])
             else:
                 for waiting in batch:
                     await self._commit([waiting])
-        except BaseException as error:  # it belongs to the callers, whatever it is
-            deliver(batch, [error] * len(batch))
         else:
             deliver(batch, uids)
 
     async def close(self) -> None:
-        """Refuse new puts and store those that were queued before."""
-        self._closed = True
+        """Store what is queued; what comes later is refused."""
         self._wake()
         if self._emptying is not None:
             await self._emptying
+        self._finished = True
+        self._wake()
 
 
 def deliver(batch: list[Waiting], outcomes: list[Any]) -> None:

@@ -26,22 +26,24 @@ class Inspection:
 
 async def inspect(config: StoreConfig) -> Inspection:
     """Read a database's revision and the names of its runs. A SQLite file that is missing stays missing."""
-    if config.is_sqlite and not os.path.exists(str(config.url.database)):
-        problem = SchemaMissing(
-            f"{config} does not exist yet. Type: sqlreplay db create --url {shlex.quote(str(config))}"
-        )
-        return Inspection(None, problem)
+    if is_missing_file(config):
+        command = f"sqlreplay db create --url {shlex.quote(str(config))}"
+        return Inspection(None, SchemaMissing(f"{config} does not exist yet. Type: {command}"))
     database = Database(config)
     try:
         async with database.session(write=False) as connection:
             revision = await schema.read_revision(database.backend, connection)
-            problem_found = schema.check(revision, config)
-            if problem_found is not None:
-                return Inspection(revision, problem_found)
+            problem = schema.check(revision, config)
+            if problem is not None:
+                return Inspection(revision, problem)
             names = await connection.execute(select(runs.c.name).order_by(runs.c.name))
             return Inspection(revision, None, tuple(names.scalars()))
     finally:
         await database.close()
+
+
+def is_missing_file(config: StoreConfig) -> bool:
+    return config.is_sqlite and not os.path.exists(str(config.url.database))
 
 
 async def migrate(config: StoreConfig) -> tuple[str | None, str | None]:

@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.types import TypeDecorator
 
 from sqlreplay.config import StoreConfig
-from sqlreplay.errors import StoreBusy, StoreError, StoreUnavailable
+from sqlreplay.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from sqlreplay.store.backend import MetaKind
 from sqlreplay.store.meta import encode_meta, json_number
 
@@ -167,7 +167,7 @@ class PostgresBackend:
                 f"{where} cannot be reached: {first_line(cause)}. "
                 "Check that the server runs and that host and port are right."
             )
-        return StoreUnavailable(f"{where} refused a statement ({state_of(error)}): {first_line(cause)}.")
+        return StoreRefused(f"{where} refused a statement ({state_of(error)}): {first_line(cause)}.")
 
 
 class PostgresNumber(TypeDecorator[float]):

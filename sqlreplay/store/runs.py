@@ -54,7 +54,8 @@ async def find_tasks(connection: AsyncConnection, run: Run, names: Iterable[str]
     unknown = [name for name in names if name not in run.task_ids]
     if unknown:
         query = select(tasks.c.name, tasks.c.id).where(tasks.c.run_id == run.id, tasks.c.name.in_(unknown))
-        run.task_ids.update((await connection.execute(query.prefix_with("/* find_tasks */"))).tuples().all())
+        for name, task_id in await connection.execute(query.prefix_with("/* find_tasks */")):
+            run.task_ids[name] = task_id
     return {name: run.task_ids[name] for name in names if name in run.task_ids}
 
 

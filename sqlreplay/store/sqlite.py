@@ -32,7 +32,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
 from sqlalchemy.types import TypeDecorator
 
 from sqlreplay.config import StoreConfig
-from sqlreplay.errors import StoreBusy, StoreError, StoreUnavailable
+from sqlreplay.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from sqlreplay.store.backend import MetaKind
 from sqlreplay.store.meta import encode_meta, json_number
 
@@ -110,7 +110,7 @@ class SqliteBackend:
             "journal_mode = wal",
             f"synchronous = {self.config.synchronous}",
             "foreign_keys = on",
-            "cache_size = -65536",
+            "cache_size = -16384",
             "temp_store = memory",
             "journal_size_limit = 67108864",
         ):
@@ -211,7 +211,7 @@ class SqliteBackend:
             return StoreUnavailable(
                 f"The disk that holds {self.path} is full. Nothing of this call was stored; free some space and retry."
             )
-        return StoreUnavailable(f"SQLite refused to work on {self.path}: {cause}.")
+        return StoreRefused(f"SQLite refused a statement on {self.path}: {cause}.")
 
 
 class SqliteNumber(TypeDecorator[float]):

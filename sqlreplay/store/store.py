@@ -10,10 +10,10 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.config import StoreConfig
-from sqlreplay.errors import StoreClosed
+from sqlreplay.errors import StoreClosed, StoreError
 from sqlreplay.store import reading, rows, transfer
 from sqlreplay.store.claim import Claim, Claimed, OverBudget, claim_groups, has_enough
-from sqlreplay.store.commit import GroupCommit
+from sqlreplay.store.commit import GroupCommit, Soon
 from sqlreplay.store.database import Database
 from sqlreplay.store.refresh import Refresh, Refreshed, expired_now, partial_queries, refresh_task
 from sqlreplay.store.runs import Run, find_tasks, holds_groups, open_run, raise_train_steps, read_tasks
@@ -49,11 +49,11 @@ class Batch:
 class Store:
     """One database, seen from one process."""
 
-    def __init__(self, config: StoreConfig) -> None:
+    def __init__(self, config: StoreConfig, soon: Soon) -> None:
         self.config = config
         self.database = Database(config)
         self.backend = self.database.backend
-        self.commit = GroupCommit(asyncio.get_event_loop(), self._insert)
+        self.commit = GroupCommit(soon, self._insert)
         self._runs: dict[str, Run] = {}
         self._opening_run = asyncio.Lock()
         self._waiters: set[asyncio.Event] = set()
@@ -303,7 +303,10 @@ class Store:
         await asyncio.sleep(0 if self._closing else FREE_AFTER_S)
         while self._unused:
             ids, self._unused = self._unused[:256], self._unused[256:]
-            await self.database.write(lambda c, ids=ids: rows.free_payloads(c, self.backend, ids))  # type: ignore[misc]
+            try:
+                await self.database.write(lambda c, ids=ids: rows.free_payloads(c, self.backend, ids))  # type: ignore[misc]
+            except StoreError:
+                logger.warning("%d payloads were not freed; a later sweep will", len(ids), exc_info=True)
 
     async def _sweep_orphans(self) -> None:
         """Free payloads that belonged to no group at two looks a grace period apart: by then no taker reads them."""

@@ -33,6 +33,9 @@ class StoreThread:
         self.handles = 0
         self.loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = threading.Lock()
+        self._stopped = False
+        self._refusing = False
         self._thread = threading.Thread(target=self._serve, name=f"sqlreplay {config}", daemon=True)
         self._ready: Future[Store] = Future()
         self._ended: Future[None] = Future()
@@ -52,10 +55,20 @@ class StoreThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self._ready.set_result(Store(self.config))
+        self._ready.set_result(Store(self.config, self.soon))
         self.loop.run_forever()
+        with self._stopping:
+            self._stopped = True
+        self.loop.run_until_complete(asyncio.sleep(0))  # tell those who came too late
         self.loop.close()
         self._ended.set_result(None)
+
+    def soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call on the I/O thread, from any thread; `StoreClosed` where that has ended."""
+        with self._stopping:
+            if self._stopped:
+                raise StoreClosed(f"The store at {self.config} was closed. Open a new buffer.")
+            self.loop.call_soon_threadsafe(callback, *arguments)
 
     async def call(
         self,
@@ -68,7 +81,7 @@ class StoreThread:
         `undo` gets it.
         """
         future: Future[T] = Future()
-        self._start(self._deliver(future, work, undo))
+        self.soon(self._create_task, lambda: self._deliver(future, work, undo), future)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -78,7 +91,7 @@ class StoreThread:
 
     def _start_undo(self, done: "Future[T]", undo: Callable[[T], Awaitable[None]]) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._start(undo(done.result()))
+            self.spawn(lambda: undo(done.result()))
 
     async def _deliver(
         self,
@@ -97,14 +110,14 @@ class StoreThread:
         elif undo is not None:
             await undo(result)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Start something on the I/O thread that nobody waits for; closing the store does."""
-        self._start(coroutine)
+        self.soon(self._create_task, work, Future())
 
     def free(self, payload_ids: list[int]) -> None:
         """Let the store give these bytes back when it suits."""
         if payload_ids:
-            self.loop.call_soon_threadsafe(self.store.free, payload_ids)
+            self.soon(self.store.free, payload_ids)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the I/O thread and block until it is done."""
@@ -118,14 +131,12 @@ class StoreThread:
             future.cancel()
             raise
 
-    def _start(self, awaitable: Awaitable[Any]) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self._create_task, awaitable)
-        except RuntimeError as error:
-            raise StoreClosed(f"The store at {self.config} was closed. Open a new buffer.") from error
-
-    def _create_task(self, awaitable: Any) -> None:
-        task = self.loop.create_task(awaitable)
+    def _create_task(self, work: Callable[[], Any], future: "Future[Any]") -> None:
+        if self._refusing:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StoreClosed(f"The store at {self.config} was closed. Open a new buffer."))
+            return
+        task = self.loop.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -145,6 +156,7 @@ class StoreThread:
         current = asyncio.current_task()
         while pending := [task for task in self._tasks if task is not current]:
             await asyncio.wait(pending)
+        self._refusing = True
         try:
             await self.store.close()
         finally:

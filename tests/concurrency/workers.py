@@ -74,7 +74,7 @@ def stored(url: str, **query: Any) -> list[int]:
 
 def start(role: str, **arguments: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", __file__, role, json.dumps(arguments)],
+        [sys.executable, "-W", "error::RuntimeWarning", "-W", "error::ResourceWarning", __file__, role, json.dumps(arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -93,7 +93,7 @@ def finish(workers: Iterable[subprocess.Popen[str]], timeout_s: float = 60) -> N
             _, errors = worker.communicate()
             errors += f"\nstill running after {timeout_s} s"
         if worker.returncode or errors:
-            problems.append(f"{worker.args[4]} ended with {worker.returncode}:\n{errors}")
+            problems.append(f"{worker.args[6]} ended with {worker.returncode}:\n{errors}")
     assert not problems, "\n".join(problems)
 
 

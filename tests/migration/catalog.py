@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlreplay.config import StoreConfig, parse_url
 from sqlreplay.store.database import Database
 
-SQLITE_OBJECTS = text("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name LIKE 'sqlreplay_%'")
+SQLITE_OBJECTS = text("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND tbl_name LIKE 'sqlreplay_%'")
 SQLITE_INDEXES = text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
 POSTGRES_COLUMNS = text(
     """

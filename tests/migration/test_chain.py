@@ -134,9 +134,9 @@ async def test_postgres_tables_are_set_up_as_a_queue(empty_postgres_url: str) ->
         storage = "SELECT attstorage::text FROM pg_attribute WHERE attrelid = 'sqlreplay_payloads'::regclass AND attname = 'body'"
         assert (await connection.execute(text(storage))).scalar() == "e"
         options = "SELECT relname, reloptions FROM pg_class WHERE relname IN ('sqlreplay_groups', 'sqlreplay_payloads')"
-        found = dict((await connection.execute(text(options))).tuples().all())
+        found = {name: settings for name, settings in await connection.execute(text(options))}
         assert "fillfactor=70" in found["sqlreplay_groups"]
-        assert all("autovacuum_vacuum_scale_factor=0.01" in options for options in found.values())
+        assert all("autovacuum_vacuum_scale_factor=0.01" in settings for settings in found.values())
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
