@@ -9,14 +9,13 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, get_args
 
 from sqlreplay.errors import InvalidGroup, PayloadDamaged, PayloadError
+from sqlreplay.measures import GroupNumbers, group_numbers
 from sqlreplay.payload import Codec, Part
 from sqlreplay.records import (
     RESPONSE_FIELDS,
     Expiry,
-    GroupNumbers,
     Status,
     expire_group,
-    group_numbers,
     is_expired,
     mark_expired,
     read_field,

@@ -4,12 +4,11 @@ The functions work on anything shaped like `RolloutState`: the class here, anoth
 protocol, or dicts with the same keys. What an item cannot carry (raw bytes have no status) is left alone.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import compress
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
@@ -17,7 +16,6 @@ from typing_extensions import TypedDict
 __all__ = [
     "RESPONSE_FIELDS",
     "Expiry",
-    "GroupNumbers",
     "MultimodalInfo",
     "RolloutFunctionCall",
     "RolloutState",
@@ -25,12 +23,15 @@ __all__ = [
     "SampleParams",
     "Status",
     "StorageItem",
+    "as_list",
     "expire_group",
     "get_group_status",
-    "group_numbers",
+    "is_agentic",
     "is_expired",
     "mark_expired",
     "maybe_expire_group",
+    "newest_trainable_step",
+    "oldest_step_of",
     "read_field",
     "refresh_seq_staleness",
     "release_group",
@@ -242,8 +243,11 @@ def get_group_status(group: Sequence[Any]) -> Status:
 
 def update_sample_version(state: Any, model_step: int) -> Any:
     """Stamp the response tokens that have no model step yet; steps that are there stay."""
-    steps = read_field(state, "response_model_steps") or []
-    missing = len(read_field(state, "response_ids") or ()) - len(steps)
+    steps = as_list(read_field(state, "response_model_steps")) or []
+    response = read_field(state, "response_ids")
+    missing = 0 if response is None else len(response) - len(steps)
+    if isinstance(state, dict) and response is not None:
+        state.setdefault("response_model_steps", None)
     write_field(state, "response_model_steps", [*steps, *[model_step] * missing])
     return state
 
@@ -369,82 +373,21 @@ def step_range(steps: Sequence[int] | None) -> tuple[int, int] | None:
 
 
 def oldest_step_of(item: Any) -> int | None:
-    steps = step_range(read_field(item, "response_model_steps"))
+    steps = step_range(as_list(read_field(item, "response_model_steps")))
     return None if steps is None else steps[0]
+
+
+def as_list(value: Any) -> Any:
+    """Arrays and tensors become lists, whose truth and `count` mean what they say."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def newest_trainable_step(item: Any) -> int | None:
     """Return the newest step among tokens that count for the loss; None where the sample has none."""
-    steps = read_field(item, "response_model_steps")
-    if not steps or not read_field(item, "response_ids"):
+    steps = as_list(read_field(item, "response_model_steps"))
+    if not steps or not as_list(read_field(item, "response_ids")):
         return None
-    mask = read_field(item, "response_mask")
+    mask = as_list(read_field(item, "response_mask"))
     if mask is None or mask.count(1) == len(mask) >= len(steps):
         return step_range(steps)[1]  # type: ignore[index]
     return max(compress(steps, mask), default=None)
-
-
-class GroupNumbers(NamedTuple):
-    """What the store indexes of a group, taken from its samples."""
-
-    steps: list[int | None]
-    oldest_step: int | None
-    latest_step: int | None
-    token_fresh_step: int | None
-    staleness: int
-    num_tokens: int
-    reward_mean: float | None
-    reward_std: float | None
-
-
-def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbers:
-    """Measure a group.
-
-    Items with no place for steps take the model step of the put. `latest_step` is the newest of the samples'
-    oldest steps: once that is past a cutoff, every sample is. It is None where a sample never ages.
-    """
-    carries_steps = isinstance(group[0], dict) or hasattr(group[0], "response_model_steps")
-    steps = [oldest_step_of(item) if carries_steps else model_step for item in group]
-    known = [step for step in steps if step is not None]
-    fresh = [] if is_agentic(group) else [s for item in group if (s := newest_trainable_step(item)) is not None]
-    mean, deviation = mean_and_deviation(list(scores(group)))
-    return GroupNumbers(
-        steps=steps,
-        oldest_step=min(known, default=None),
-        latest_step=max(known) if known and len(known) == len(steps) else None,
-        token_fresh_step=min(fresh, default=None),
-        staleness=max((read_field(item, "seq_staleness") or 0) for item in group),
-        num_tokens=sum(map(count_tokens, group)),
-        reward_mean=mean,
-        reward_std=deviation,
-    )
-
-
-def scores(group: Sequence[Any]) -> Iterator[float]:
-    """Yield each sample's reward: a number, or the entry `score` of a reward dict."""
-    for item in group:
-        reward = read_field(item, "reward")
-        score = reward.get("score") if isinstance(reward, dict) else reward
-        if isinstance(score, (int, float)) and abs(score) < float("inf"):
-            yield float(score)
-
-
-def mean_and_deviation(values: list[float]) -> tuple[float | None, float | None]:
-    """Return the mean and the population's standard deviation; None for both where there is no finite answer."""
-    if not values:
-        return None, None
-    mean = sum(values) / len(values)
-    try:
-        deviation = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
-    except OverflowError:
-        return None, None
-    return (mean, deviation) if math.isfinite(deviation) else (None, None)
-
-
-def count_tokens(item: Any) -> int:
-    """Count the tokens a trainer would see: the whole agentic sequence, else prompt and response."""
-    for names in (("input_ids",), ("prompt_ids", "response_ids"), ("tokens",)):
-        found = [value for name in names if (value := read_field(item, name)) is not None]
-        if found:
-            return sum(map(len, found))
-    return read_field(item, "num_tokens") or 0

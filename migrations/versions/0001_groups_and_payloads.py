@@ -94,7 +94,7 @@ def upgrade() -> None:
         ("token_fresh", ["task_id", "status", "token_fresh_step"], "token_fresh_step IS NOT NULL"),
         (
             "unseen_ageless",
-            ["task_id", "status"],
+            ["task_id", "status", "stale_from_step"],
             f"oldest_step IS NULL AND stale_from_step < {AGELESS}",
         ),
     ):

@@ -52,7 +52,7 @@ class View:
     def show(self, counts: Counts, step: int, seconds: float) -> None:
         if self._live is not None:
             self._live.update(self._table(counts, step, seconds), refresh=True)
-        elif time.monotonic() >= self._next_line_at:
+        elif seconds and time.monotonic() >= self._next_line_at:
             self._next_line_at = time.monotonic() + 1
             totals = {place: sum(of_task[place] for of_task in counts.values()) for place in LIVE_PLACES}
             numbers = "  ".join(f"{place} {number}" for place, number in totals.items())

@@ -23,7 +23,7 @@ from sqlreplay.errors import BadArgument, InvalidGroup, PayloadDamaged, PayloadE
 from sqlreplay.groups import as_part
 from sqlreplay.presets import BufferConfig
 from sqlreplay.records import Expiry, RolloutState, StorageItem
-from sqlreplay.store import NewGroup, StoredGroup, StoredRun
+from sqlreplay.store import NewGroup, StoredRun
 
 __all__ = ["SqlReplayBufferConfig", "SqlStorage"]
 
@@ -48,10 +48,7 @@ class SqlReplayBufferConfig(BufferConfig):
 
     def build(self) -> ReplayBuffer[Any]:
         """Return a buffer that opens with its first verb."""
-        arguments = {
-            name: getattr(self, name) for name in type(self).model_fields if name not in ("url", "schema_mode")
-        }
-        return ReplayBuffer(self.url, schema=self.schema_mode, **arguments)
+        return ReplayBuffer(**self.model_dump(exclude={"schema_mode"}), schema=self.schema_mode)
 
 
 class VerbatimBuffer(ReplayBuffer[T]):
@@ -79,22 +76,30 @@ class VerbatimBuffer(ReplayBuffer[T]):
         thread = await self._joined()
         await thread.call(lambda: thread.store.import_run(self._run, stored))
 
-    def check_group(self, group: StoredGroup) -> None:
-        """Refuse a group that could not be stored or read here."""
-        checks.text("task_name", group.task_name)
-        checks.status(group.status, self._form.status_type)
-        checks.priority(group.priority)
-        if group.meta is not None:
-            checks.meta(group.meta)
-        try:
-            with_response = group.expired_at_step is None
-            items = self._form.codec.decode(map(as_part, group.parts), with_response=with_response).items
-        except PayloadError as error:
-            raise self._form.damaged(group.uid, error) from error
-        if len(items) != group.num_samples:
-            raise self._form.damaged(
-                group.uid, PayloadDamaged(f"found {len(items)} items, expected {group.num_samples}")
-            )
+    def check_stored(self, stored: StoredRun) -> None:
+        """Refuse what could not be stored here, and items of another type: those of which no group reads.
+
+        A single group that does not read was so where it came from, and is kept like any other.
+        """
+        for name in stored.tasks:
+            checks.text("task_name", name)
+        for group in stored.groups:
+            checks.status(group.status, self._form.status_type)
+            checks.priority(group.priority)
+            if group.meta is not None:
+                checks.meta(group.meta)
+        problem: PayloadError | None = None
+        for group in stored.groups:
+            try:
+                self._form.codec.decode(map(as_part, group.parts), with_response=group.expired_at_step is None)
+                return
+            except PayloadError as error:
+                problem = problem or error
+        if problem is not None:
+            raise BadArgument(
+                f"No group of the state reads as {self._form.item_type.__name__}: {problem}. "
+                "Open the storage with the item_type= that the state was saved with."
+            ) from problem
 
 
 class SqlStorage(Generic[T]):
@@ -124,8 +129,7 @@ class SqlStorage(Generic[T]):
         busy_timeout_s: float = 60.0,
         pool_size: int = 5,
     ) -> None:
-        hidden = ("self", "storage_item_type")
-        arguments = {name: value for name, value in locals().items() if name not in hidden and name != "hidden"}
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "storage_item_type")}
         self._buffer: VerbatimBuffer[T] = VerbatimBuffer(**arguments)
         self._storage_item_type = storage_item_type
 
@@ -204,8 +208,7 @@ class SqlStorage(Generic[T]):
         All is checked first and written in one transaction. New groups get larger uids than all that were loaded.
         """
         stored = read_state(state)
-        for group in stored.groups:
-            self._buffer.check_group(group)
+        self._buffer.check_stored(stored)
         self._buffer.joined_thread().wait(self._buffer.import_run(stored))
 
 
@@ -213,8 +216,8 @@ def read_state(state: Any) -> StoredRun:
     """Check that a state is whole and of a version that this library reads."""
     if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
         raise BadArgument(
-            f"The state is {type(state).__name__} without format={STATE_FORMAT!r}: not one that SqlStorage.state_dict() "
-            "made. A buffer saved with another storage has to be loaded with that one."
+            f"The state is {type(state).__name__} without format={STATE_FORMAT!r}: SqlStorage.state_dict() did not "
+            "make it. A buffer that was saved with another storage has to be loaded with that one."
         )
     if state.get("version") != STATE_VERSION:
         raise BadArgument(
@@ -224,20 +227,22 @@ def read_state(state: Any) -> StoredRun:
     content = {name: value for name, value in state.items() if name not in ("format", "version", "checksum")}
     try:
         stored = msgspec.convert(content, StoredRun, builtin_types=(bytes,))
-    except msgspec.ValidationError as error:
+        found = checksum(content)
+    except (msgspec.MsgspecError, TypeError, OverflowError) as error:
         raise PayloadDamaged(f"The state is damaged: {error}. Load another copy of it.") from error
-    uids = {group.uid for group in stored.groups}
-    whole = len(uids) == len(stored.groups) and all(group.task_name in stored.tasks for group in stored.groups)
-    if not whole or checksum(content) != state.get("checksum"):
-        raise PayloadDamaged("The state is damaged: it is not as state_dict() made it. Load another copy of it.")
-    for name in stored.tasks:
-        checks.text("task_name", name)
+    if found != state.get("checksum"):
+        raise PayloadDamaged(
+            f"The state is damaged: its checksum is {found}, expected {state.get('checksum')!r}. Load another copy."
+        )
     return stored
 
 
 def checksum(content: Mapping[str, Any]) -> int:
-    """Return the CRC-32 of tasks and groups, one group at a time, so that no second copy of the bytes is made."""
-    encoder = msgspec.msgpack.Encoder()
+    """Return the CRC-32 of tasks and groups, one group at a time, so that no second copy of the bytes is made.
+
+    Names are sorted, because a database may give the members of meta back in an order of its own.
+    """
+    encoder = msgspec.msgpack.Encoder(order="deterministic")
     found = zlib.crc32(encoder.encode(content["tasks"]))
     for group in content["groups"]:
         found = zlib.crc32(encoder.encode(group), found)

@@ -20,6 +20,12 @@ __all__ = ["AttributeClass", "ModelClass", "NamedTupleClass", "RecordClass", "Ro
 Row = dict[str, Any]
 Filler = Callable[[Row], Any]
 
+# Through the slots themselves: models forbid or validate what is set through them.
+_set_dict, _set_fields_set, _set_extra, _set_private = (
+    pydantic.BaseModel.__dict__[name].__set__
+    for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
+
 
 class RecordClass:
     """The rules of one class: `names` are its declared fields, None where they are not declared.
@@ -166,16 +172,14 @@ class ModelClass(RecordClass):
         privates: Sequence[Mapping[str, Any] | None],
     ) -> list[Any]:
         """Make models that own the given state."""
-        cls, assign, new = self.cls, object.__setattr__, object.__new__
+        cls, new = self.cls, object.__new__
         items: list[Any] = []
         for row, names, extra, private in zip(rows, fields_set, extras, privates, strict=True):
             item: Any = new(cls)
-            assign(item, "__dict__", row)
-            assign(item, "__pydantic_fields_set__", names)
-            assign(item, "__pydantic_extra__", {} if extra is None and self.allows_extra else extra)
-            assign(
-                item, "__pydantic_private__", self._complete_private(private) if self.private_defaults else None
-            )
+            _set_dict(item, row)
+            _set_fields_set(item, names)
+            _set_extra(item, {} if extra is None and self.allows_extra else extra)
+            _set_private(item, self._complete_private(private) if self.private_defaults else None)
             items.append(item)
         return items
 

@@ -82,6 +82,9 @@ def seal_section(
             "split the group, or use larger chunks"
         )
     header = HEADER.pack(MAGIC, FORMAT_VERSION, flags, section, chunk_count, raw_size, stored_size)
+    if chunk_count == 1:
+        body = b"".join((header, *stored))
+        return [Part(section * MAX_CHUNKS, body, raw_size, zlib.crc32(body))]
     return [
         Part(section * MAX_CHUNKS + index, body, 0 if index else raw_size, zlib.crc32(body))
         for index, body in enumerate(map(b"".join, _runs([header, *stored], chunk_bytes)))

@@ -18,7 +18,7 @@ from msgspec.msgpack import Ext
 from sqlreplay.payload import arrays, values
 from sqlreplay.payload.classes import ModelClass
 from sqlreplay.payload.frame import Buffer
-from sqlreplay.payload.numbers import INTEGERS, MAX_REPEATED, NUMBERS, are_numbers, write_integer_lists
+from sqlreplay.payload.integers import INTEGERS, MAX_REPEATED, NUMBERS, are_numbers, write_integer_lists
 from sqlreplay.payload.refs import is_reference
 from sqlreplay.payload.refusal import Refused, explain_refusal
 from sqlreplay.payload.schema import Schema
@@ -202,7 +202,7 @@ class Packer:
         if kind is int and are_numbers(lists, INTEGERS):
             written, repeated = write_integer_lists(lists, self.repeatable)
             self.repeatable -= repeated
-            return Ext(values.INTEGER_LISTS, _encode(written)) if repeated else lists
+            return Ext(values.INTEGER_LISTS, _encode(written))
         if kind in NUMERIC and are_numbers(lists, NUMBERS):
             return lists
         if kind is dict:

@@ -11,7 +11,7 @@ import msgspec
 
 from sqlreplay.errors import PayloadDamaged
 from sqlreplay.payload import arrays, values
-from sqlreplay.payload.numbers import MAX_REPEATED, read_integer_lists
+from sqlreplay.payload.integers import MAX_REPEATED, read_integer_lists
 from sqlreplay.payload.refs import restore_reference
 from sqlreplay.payload.schema import Schema
 from sqlreplay.payload.tables import RecordsWire, build_objects
@@ -31,20 +31,6 @@ class Unpacker:
         self.references: dict[int, Any] = {}
         self.repeatable = MAX_REPEATED
         self.depth = 0
-        self.readers: Mapping[int, Callable[[memoryview], Any]] = {
-            values.TUPLE: self._read_tuple,
-            values.SET: self._read_set,
-            values.FROZENSET: self._read_frozenset,
-            values.MAPPING: self._read_mapping,
-            values.RECORD: self._read_record,
-            values.RECORDS: self._read_records,
-            values.ENUM: self._read_enum,
-            values.ARRAY: self._read_array,
-            values.NUMPY_SCALAR: self._read_scalar,
-            values.TENSOR: self._read_tensor,
-            values.REFERENCE: self._read_reference,
-            values.INTEGER_LISTS: self._read_integer_lists,
-        }
 
     def document(self, data: memoryview, wire: Any = Any) -> Any:
         """Decode one document of the given type."""
@@ -67,12 +53,12 @@ class Unpacker:
         if code in FORMS_BY_CODE:
             read, decode = FORMS_BY_CODE[code]
             return read(decode(data))
-        if (reader := self.readers.get(code)) is None:
+        if (reader := READERS.get(code)) is None:
             raise PayloadDamaged(f"found the extension type {code}, which is not one that sqlreplay writes")
         if self.depth > MAX_DEPTH:
             raise PayloadDamaged(f"found values nested deeper than {MAX_DEPTH} levels")
         self.depth += 1
-        value = reader(data)
+        value = reader(self, data)
         self.depth -= 1
         return value
 
@@ -138,3 +124,19 @@ class Unpacker:
         lists, repeated = read_integer_lists(data, self.repeatable)
         self.repeatable -= repeated
         return lists
+
+
+READERS: Final[Mapping[int, Callable[[Unpacker, memoryview], Any]]] = {
+    values.TUPLE: Unpacker._read_tuple,
+    values.SET: Unpacker._read_set,
+    values.FROZENSET: Unpacker._read_frozenset,
+    values.MAPPING: Unpacker._read_mapping,
+    values.RECORD: Unpacker._read_record,
+    values.RECORDS: Unpacker._read_records,
+    values.ENUM: Unpacker._read_enum,
+    values.ARRAY: Unpacker._read_array,
+    values.NUMPY_SCALAR: Unpacker._read_scalar,
+    values.TENSOR: Unpacker._read_tensor,
+    values.REFERENCE: Unpacker._read_reference,
+    values.INTEGER_LISTS: Unpacker._read_integer_lists,
+}

@@ -40,6 +40,7 @@ class GroupCommit:
         self._soon = soon
         self._insert = insert
         self._queue: deque[Waiting] = deque()
+        self._joining: set[asyncio.AbstractEventLoop] = set()
         self._woken = False
         self._emptying: asyncio.Task[None] | None = None
         self._finished = False
@@ -49,18 +50,32 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         waiting = Waiting(run_name, group, loop, loop.create_future())
         self._queue.append(waiting)
+        if loop not in self._joining:
+            self._joining.add(loop)
+            loop.call_soon(self._joined, loop)
+        return waiting.future
+
+    def _joined(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All puts that the caller's loop had ready have joined: one wake-up serves them, and the I/O thread does not
+        compete for the interpreter with a caller that is still encoding."""
+        self._joining.discard(loop)
         if not self._woken:
             self._woken = True
-            self._soon(self._wake)
-        return waiting.future
+            try:
+                self._soon(self._wake)
+            except StoreClosed:
+                self._refuse_all()
 
     def _wake(self) -> None:
         self._woken = False
         if self._finished:
-            late, self._queue = list(self._queue), deque()
-            deliver(late, [StoreClosed(CLOSED)] * len(late))
+            self._refuse_all()
         elif self._queue and (self._emptying is None or self._emptying.done()):
             self._emptying = asyncio.create_task(self._empty())
+
+    def _refuse_all(self) -> None:
+        late, self._queue = list(self._queue), deque()
+        deliver(late, [StoreClosed(CLOSED)] * len(late))
 
     async def _empty(self) -> None:
         while batch := self._next_batch():

@@ -38,7 +38,8 @@ __all__ = ["PostgresBackend"]
 SERIALIZATION_FAILURE, DEADLOCK, LOCK_TIMEOUT = "40001", "40P01", "55P03"
 SERVER_GOING_OR_COMING = ("57P01", "57P02", "57P03", "53300")
 LOGIN_REFUSED = ("28000", "28P01", "3D000")
-LARGEST_DRAWN_GAP = 1_000_000
+PERMISSION_DENIED = "42501"
+LARGEST_DRAWN_GAP = 10_000_000
 
 
 class PostgresBackend:
@@ -94,7 +95,16 @@ class PostgresBackend:
         gap = last - drawn
         if gap > LARGEST_DRAWN_GAP:
             query = text("/* advance_ids */ SELECT setval('sqlreplay_groups_uid_seq', CAST(:last AS bigint))")
-            await connection.execute(query, {"last": last})
+            try:
+                await connection.execute(query, {"last": last})
+            except DBAPIError as error:
+                if state_of(error) != PERMISSION_DENIED:
+                    raise
+                raise StoreUnavailable(
+                    f"{self.config}: this user may not set the sequence of uids, which is {gap} behind the largest "
+                    f"one given. Type as the owner: GRANT UPDATE ON SEQUENCE sqlreplay_groups_uid_seq TO "
+                    f"{self.config.url.username};"
+                ) from error
         elif gap > 0:
             query = text(
                 "/* advance_ids */ SELECT max(nextval('sqlreplay_groups_uid_seq')) "

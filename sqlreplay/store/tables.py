@@ -154,6 +154,7 @@ Index(
     "ix_sqlreplay_groups_unseen_ageless",
     groups.c.task_id,
     groups.c.status,
+    groups.c.stale_from_step,
     sqlite_where=unseen_ageless,
     postgresql_where=unseen_ageless,
 )

@@ -55,7 +55,12 @@ class StoreThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self._ready.set_result(Store(self.config, self.soon))
+        try:
+            self._ready.set_result(Store(self.config, self.soon))
+        except BaseException as error:
+            self.loop.close()
+            self._ready.set_exception(error)
+            return
         self.loop.run_forever()
         with self._stopping:
             self._stopped = True

@@ -21,6 +21,7 @@ from sqlreplay import ReplayBuffer
 
 ROWS = 100_000
 TASKS = ("math", "code", "chat")
+WAITING = ("fifo", "staleness")
 COLUMNS = (
     "uid, task_id, status, stale_from_step, oldest_step, latest_step, token_fresh_step, staleness, refresh_number,"
     " priority, num_samples, num_tokens, size_bytes, created_at, payload_id, born_epoch, written_epoch"
@@ -47,6 +48,8 @@ async def put_one_of_each_task(url: str) -> None:
         for number, name in enumerate(TASKS, start=1):
             assert await buffer.put([{"any": "group"}], name) == number
         assert await buffer.delete([2, 3]) == 2
+    async with ReplayBuffer(url, item_type=dict, run="small") as buffer:
+        assert await buffer.put([{"any": "group"}], "math") == 4
 
 
 def in_a_thread(work: Any) -> None:
@@ -155,14 +158,16 @@ async def test_claim_with_a_query_walks_the_index_of_its_order(full_url: str) ->
         (await explain(full_url, statement)).expect(index="staleness")
 
 
-async def test_count_reads_only_the_index(full_url: str) -> None:
-    """Counting one task and status reads that range of the index and no row."""
+async def test_count_reads_a_range_of_an_index(full_url: str) -> None:
+    """Counting one task and status reads that range of an index. Either order will do, as both hold the same rows;
+    Postgres then reads no row at all."""
     async with ReplayBuffer(full_url, item_type=dict) as buffer, spying(buffer) as statements:
         assert await buffer.count("math", "completed") > 10_000
     (statement,) = named(statements, "count")
-    plan = await explain(full_url, statement)
-    plan.expect(index="fifo")
-    assert "COVERING INDEX" in plan.text or "Index Only Scan" in plan.text
+    for plan in await explained(full_url, statement):
+        plan.expect(index=WAITING)
+    if full_url.startswith("postgresql"):
+        assert "Index Only Scan" in (await explain(full_url, statement)).text
 
 
 async def test_is_ready_stops_at_the_number_asked(full_url: str) -> None:
@@ -172,10 +177,7 @@ async def test_is_ready_stops_at_the_number_asked(full_url: str) -> None:
         assert not await buffer.is_ready({"math": 64, "code": ROWS})
     for statement in named(statements, "is_ready"):
         for plan in await explained(full_url, statement):
-            assert plan.indexes & {"ix_sqlreplay_groups_fifo", "ix_sqlreplay_groups_staleness"}, plan.text
-            assert "sqlreplay_groups" not in plan.scanned, plan.text
-            assert "sqlreplay_payloads" not in plan.tables, plan.text
-            assert plan.sorts == 0, plan.text
+            plan.expect(index=WAITING)
             assert "Aggregate" not in plan.text
 
 
@@ -216,18 +218,23 @@ async def test_refresh_by_token_looks_at_what_expires(full_url: str) -> None:
         assert not {"sqlreplay_groups", "sqlreplay_payloads"} & plan.scanned, plan.text
 
 
-async def test_size_reads_only_indexes(full_url: str) -> None:
-    """Waiting and leased groups are counted each in their own index: no row is read, wide or narrow."""
+async def test_size_reads_no_payload(full_url: str) -> None:
+    """Where the run is the whole store, every narrow row counts and a database may as well scan them; leased groups
+    still come from their own index, and bytes from nowhere."""
     async with ReplayBuffer(full_url, item_type=dict) as buffer, spying(buffer) as statements:
         assert await buffer.size() > ROWS * 0.9
     (statement,) = named(statements, "size")
     plan = await explain(full_url, statement)
     assert "ix_sqlreplay_groups_leased" in plan.indexes, plan.text
-    plan.expect(index="fifo")
+    assert "sqlreplay_payloads" not in plan.tables, plan.text
+    assert plan.sorts == 0, plan.text
 
 
-async def test_find_by_task_and_status_walks_an_index(full_url: str) -> None:
-    """A page by uid has its order from the index too: the first page costs a page."""
+async def test_find_by_task_and_status_walks_along_uid(full_url: str) -> None:
+    """A page goes by uid along the primary key, so nothing is sorted and the first page ends after so many matches.
+
+    There is no index by task over waiting and leased groups together: a query that matches little reads every narrow
+    row, and still no payload."""
     async with ReplayBuffer(full_url, item_type=dict) as buffer, spying(buffer) as statements:
         found = await buffer.find({"task_name": "math", "status": "completed"}, limit=10)
         assert len(found) == 10
@@ -235,6 +242,7 @@ async def test_find_by_task_and_status_walks_an_index(full_url: str) -> None:
         assert more[0].uid > found[-1].uid
     for statement in named(statements, "page"):
         plan = await explain(full_url, statement)
-        assert "sqlreplay_groups" not in plan.scanned, plan.text
         assert "sqlreplay_payloads" not in plan.tables, plan.text
-        assert plan.indexes, plan.text
+        assert plan.sorts == 0, plan.text
+        if full_url.startswith("postgresql"):
+            assert "sqlreplay_groups" not in plan.scanned, plan.text

@@ -13,8 +13,6 @@ class ForeignStatus(str, Enum):
     OLD = "expired"
 
 
-
-
 async def fill(buffer: ReplayBuffer) -> None:  # type: ignore[type-arg]
     for number in range(3):
         await buffer.put(make_group(number, steps=[number, number], reward={"score": 1.0}), "math")

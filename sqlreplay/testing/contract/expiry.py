@@ -109,9 +109,7 @@ class PutExpiryContract:
         ("expiry", "step", "reset"),
         [("group", None, True), ("group", 5, True), ("sample", None, False), ("sample", 5, True)],
     )
-    async def test_a_group_put_as_expired(
-        self, url: str, expiry: Expiry, step: int | None, reset: bool
-    ) -> None:
+    async def test_a_group_put_as_expired(self, url: str, expiry: Expiry, step: int | None, reset: bool) -> None:
         group = make_group(status=Status.EXPIRED)
         status, items = await put_and_read(url, group, expiry, current_train_step=step)
         assert status is Status.EXPIRED
@@ -124,9 +122,7 @@ class PutExpiryContract:
             make_state(2, response_model_steps=[1, 7]),
             make_state(3, response_model_steps=[1, 7], response_mask=[1, 0]),
         ]
-        status, items = await put_and_read(
-            url, group, expiry, current_train_step=10, token_stale_threshold=5
-        )
+        status, items = await put_and_read(url, group, expiry, current_train_step=10, token_stale_threshold=5)
         assert status is Status.EXPIRED
         assert [is_reset(state) for state in items] == [True, False, True]
         assert [state.status.value for state in items] == ["expired", "completed", "expired"]
@@ -146,9 +142,7 @@ class PutExpiryContract:
         group = [make_state(1, response_model_steps=[1, 1], **exempt)]
         if "input_ids" in exempt or "labels" in exempt:
             group.append(make_state(2, response_model_steps=[1, 1]))
-        status, items = await put_and_read(
-            url, group, expiry, current_train_step=10, token_stale_threshold=2
-        )
+        status, items = await put_and_read(url, group, expiry, current_train_step=10, token_stale_threshold=2)
         assert status is Status.COMPLETED
         assert [state.response for state in items] == [f"answer {state.rollout_id}" for state in items]
 

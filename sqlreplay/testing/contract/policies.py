@@ -36,7 +36,14 @@ class PolicyContract:
     async def test_order_and_condition_over_meta(self, url: str) -> None:
         async with ReplayBuffer(url, policy=HardestFirst(least=2)) as buffer:
             for number, meta in enumerate(
-                [{"difficulty": 3}, {"difficulty": 5.5}, {"difficulty": 1}, {"difficulty": "9"}, None, {"difficulty": 3}]
+                [
+                    {"difficulty": 3},
+                    {"difficulty": 5.5},
+                    {"difficulty": 1},
+                    {"difficulty": "9"},
+                    None,
+                    {"difficulty": 3},
+                ]
             ):
                 await buffer.put(make_group(number), "math", meta=meta)
             assert await buffer.is_ready({"math": 3})

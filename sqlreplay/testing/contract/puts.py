@@ -89,9 +89,7 @@ class PutContract:
             ("init archived", "completed"),
         ],
     )
-    async def test_a_group_waits_by_the_worst_of_its_samples(
-        self, url: str, samples: str, expected: str
-    ) -> None:
+    async def test_a_group_waits_by_the_worst_of_its_samples(self, url: str, samples: str, expected: str) -> None:
         group = [make_state(index, status=Status(name)) for index, name in enumerate(samples.split())]
         async with ReplayBuffer(url) as buffer:
             await buffer.put(group, "math")

@@ -59,9 +59,9 @@ class RefreshContract:
                 (13, ["", "", "answer 1002"]),
                 (15, ["", "", ""]),
             ):
-                assert await buffer.refresh_staleness(
-                    task_stale_thresholds={"math": 5}, current_train_step=step
-                ) == {"math": 1}
+                assert await buffer.refresh_staleness(task_stale_thresholds={"math": 5}, current_train_step=step) == {
+                    "math": 1
+                }
                 [found] = await buffer.find()
                 assert responses(found.item) == expected
 
@@ -130,7 +130,10 @@ class RefreshContract:
             make_state(3, response_model_steps=[1, 7], response_mask=[1, 0]),
             make_state(4, response_model_steps=[1, 1], response_mask=[0, 0]),
         ]
-        agentic = [make_state(5, response_model_steps=[1, 1], input_ids=[1]), make_state(6, response_model_steps=[1, 1])]
+        agentic = [
+            make_state(5, response_model_steps=[1, 1], input_ids=[1]),
+            make_state(6, response_model_steps=[1, 1]),
+        ]
         async with ReplayBuffer(url, expiry=expiry) as buffer:
             await buffer.put(group, "math")
             await buffer.put(agentic, "math")
@@ -166,9 +169,9 @@ class RefreshContract:
         async with ReplayBuffer(url, expiry=expiry) as buffer:
             await buffer.put(make_group(1, seq_staleness=9), "math")
             for step in (5, 1000):
-                assert await buffer.refresh_staleness(
-                    task_stale_thresholds={"math": 1}, current_train_step=step
-                ) == {"math": 0}
+                assert await buffer.refresh_staleness(task_stale_thresholds={"math": 1}, current_train_step=step) == {
+                    "math": 0
+                }
             assert await buffer.count("math", Status.COMPLETED) == 1
 
     async def test_a_refresh_sets_the_train_step_back_too(self, url: str) -> None:

@@ -134,9 +134,7 @@ class StalenessContract:
             assert await staleness_of(buffer) == {1: (-1, [-1])}
 
     @pytest.mark.parametrize("expiry", ["group", "sample"])
-    async def test_expired_groups_are_ordered_by_the_oldest_step_they_keep(
-        self, url: str, expiry: Expiry
-    ) -> None:
+    async def test_expired_groups_are_ordered_by_the_oldest_step_they_keep(self, url: str, expiry: Expiry) -> None:
         async with ReplayBuffer(url, policy="staleness", expiry=expiry) as buffer:
             await buffer.put(make_group(1, steps=[3, 9]), "math")
             await buffer.put(make_group(2, steps=[2, 8]), "math")

@@ -152,7 +152,5 @@ class TokenBudgetContract:
             with pytest.raises(BadArgument, match=rf"Group {large.uid} .* 50 tokens.*max_tokens=40"):
                 await buffer.take_batch({"math": 2}, max_tokens=40)
             assert await buffer.size() == 2
-            groups, _ = await buffer.take_batch(
-                {"math": 2}, max_tokens=40, where={"num_tokens": {"$lte": 40}}
-            )
+            groups, _ = await buffer.take_batch({"math": 2}, max_tokens=40, where={"num_tokens": {"$lte": 40}})
             assert numbers_of(groups["math"]) == [10]

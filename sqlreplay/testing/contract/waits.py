@@ -83,9 +83,7 @@ class WaitContract:
     async def test_a_status_change_wakes_the_waiter(self, url: str) -> None:
         async with ReplayBuffer(url) as buffer:
             await buffer.put(make_group(1, steps=[1, 1]), "math")
-            taking = asyncio.create_task(
-                buffer.take_batch({"math": 1}, group_status=Status.EXPIRED, timeout=60)
-            )
+            taking = asyncio.create_task(buffer.take_batch({"math": 1}, group_status=Status.EXPIRED, timeout=60))
             await asyncio.sleep(0.03)
             await buffer.refresh_staleness(task_stale_thresholds={"math": 2}, current_train_step=9)
             groups, _ = await asyncio.wait_for(taking, 20)

@@ -1,0 +1,82 @@
+"""What the store indexes of a group, measured from its samples."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlreplay.records import is_agentic, newest_trainable_step, oldest_step_of, read_field
+
+__all__ = ["GroupNumbers", "group_numbers"]
+
+SEQUENCES = (("input_ids",), ("prompt_ids", "response_ids"), ("tokens",))
+
+
+class GroupNumbers(NamedTuple):
+    """Numbers of a group; `steps` are the samples' oldest model steps.
+
+    `latest_step` is the newest of those: once it is past a cutoff, every sample is. It is None where a sample never
+    ages. `token_fresh_step` is the smallest, over the samples, of the newest step of a token that counts for the loss.
+    """
+
+    steps: list[int | None]
+    oldest_step: int | None
+    latest_step: int | None
+    token_fresh_step: int | None
+    staleness: int
+    num_tokens: int
+    reward_mean: float | None
+    reward_std: float | None
+
+
+def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbers:
+    """Measure a group. Items with no place for steps take the model step of the put."""
+    steps = [oldest_step_of(item) if carries_steps(item) else model_step for item in group]
+    known = [step for step in steps if step is not None]
+    fresh = [] if is_agentic(group) else [s for item in group if (s := newest_trainable_step(item)) is not None]
+    mean, deviation = mean_and_deviation([score for item in group if (score := score_of(item)) is not None])
+    return GroupNumbers(
+        steps=steps,
+        oldest_step=min(known, default=None),
+        latest_step=max(known) if known and len(known) == len(steps) else None,
+        token_fresh_step=min(fresh, default=None),
+        staleness=max((read_field(item, "seq_staleness") or 0) for item in group),
+        num_tokens=sum(map(count_tokens, group)),
+        reward_mean=mean,
+        reward_std=deviation,
+    )
+
+
+def carries_steps(item: Any) -> bool:
+    if isinstance(item, dict):
+        return "response_ids" in item or "response_model_steps" in item
+    return hasattr(item, "response_model_steps")
+
+
+def score_of(item: Any) -> float | None:
+    """Return a sample's reward where it is a finite number, or has one under `score`."""
+    reward = read_field(item, "reward")
+    score = reward.get("score") if isinstance(reward, dict) else reward
+    if isinstance(score, (int, float)) and abs(score) < math.inf:
+        return float(score)
+    return None
+
+
+def mean_and_deviation(values: list[float]) -> tuple[float | None, float | None]:
+    """Return the mean and the population's standard deviation; None for both where there is no finite answer."""
+    if not values:
+        return None, None
+    mean = sum(values) / len(values)
+    try:
+        deviation = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    except OverflowError:
+        return None, None
+    return (mean, deviation) if math.isfinite(deviation) else (None, None)
+
+
+def count_tokens(item: Any) -> int:
+    """Count the tokens a trainer would see: the whole agentic sequence, else prompt and response."""
+    for names in SEQUENCES:
+        found = [value for name in names if (value := read_field(item, name)) is not None]
+        if found:
+            return sum(map(len, found))
+    return int(read_field(item, "num_tokens") or 0)
