@@ -3,7 +3,9 @@
 from collections.abc import Coroutine, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal
+
+from typing_extensions import TypeVar
 
 from sqlreplay.buffer import ReplayBuffer
 from sqlreplay.config import SchemaMode
@@ -13,7 +15,7 @@ from sqlreplay.records import Expiry, RolloutState, Status, StorageItem
 
 __all__ = ["BlockingReplayBuffer"]
 
-T = TypeVar("T")
+T = TypeVar("T", default=RolloutState)
 R = TypeVar("R")
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal
+
+from typing_extensions import TypeVar
 
 from sqlreplay import checks
 from sqlreplay.aging import expire_in_part
@@ -23,7 +25,7 @@ from sqlreplay.taking import Taking
 
 __all__ = ["ReplayBuffer"]
 
-T = TypeVar("T")
+T = TypeVar("T", default=RolloutState)
 
 
 class ReplayBuffer(Generic[T]):
@@ -69,8 +71,7 @@ class ReplayBuffer(Generic[T]):
         self._form: GroupForm[T] = GroupForm(item_type, status_type, expiry)
         self._taking: Taking[T] = Taking(self._form, self._policy, run)
         self._must_be_fresh = fresh
-        self._thread: StoreThread | None = None
-        self._pid = os.getpid()
+        self._handles: dict[int, tuple[StoreThread]] = {}
         self._closed = False
         self._done: Counter[str] = Counter()
 
@@ -116,16 +117,24 @@ class ReplayBuffer(Generic[T]):
             closing.result()
 
     def _leave(self) -> "Future[None] | None":
-        thread, self._thread, self._closed = self._thread, None, True
-        return thread.leave() if thread is not None and self._pid == os.getpid() else None
+        self._closed = True
+        handle = self._handles.pop(os.getpid(), None)
+        return handle[0].leave() if handle is not None else None
 
     def joined_thread(self) -> StoreThread:
-        """Return the thread that serves this buffer, started if need be."""
+        """Return the thread that serves this buffer in this process, started if need be.
+
+        Callers that come first at the same time agree through one dict, with no lock that a fork could leave held.
+        """
         if self._closed:
             raise StoreClosed(f"{self!r} was closed. Open a new one.")
-        if self._thread is None or self._pid != os.getpid():
-            self._thread, self._pid = StoreThread.join(self._config), os.getpid()
-        return self._thread
+        held = self._handles.get(os.getpid())
+        if held is None:
+            mine = (StoreThread.join(self._config),)
+            held = self._handles.setdefault(os.getpid(), mine)
+            if held is not mine:
+                mine[0].leave()
+        return held[0]
 
     async def _joined(self) -> StoreThread:
         """Return the store's thread. A buffer that must be fresh looks once, before anything else."""
@@ -244,8 +253,9 @@ class ReplayBuffer(Generic[T]):
         return taken, {task_name: len(groups) for task_name, groups in taken.items()}
 
     async def _shortage(self, sizes: Mapping[str, int], group_status: Any, where: Any, timeout: float | None) -> str:
-        waiting = await self.count_statuses(list(sizes), [status.value for status in Status])
         asked = status_value(group_status)
+        known = dict.fromkeys([*(status.value for status in Status), asked])
+        waiting = await self.count_statuses(list(sizes), list(known))
         lines = [
             f"{name}: asked {size} {asked}, found {waiting[name][asked]}, waiting by status "
             f"{ {status: count for status, count in waiting[name].items() if count} or 'none' }"

@@ -230,6 +230,10 @@ def read_state(state: Any) -> StoredRun:
         found = checksum(content)
     except (msgspec.MsgspecError, TypeError, OverflowError) as error:
         raise PayloadDamaged(f"The state is damaged: {error}. Load another copy of it.") from error
+    if len({group.uid for group in stored.groups}) < len(stored.groups):
+        raise PayloadDamaged("The state is damaged: it has two groups with one uid. Load another copy.")
+    if not {group.task_name for group in stored.groups} <= stored.tasks.keys():
+        raise PayloadDamaged("The state is damaged: it has groups of a task that it does not list. Load another copy.")
     if found != state.get("checksum"):
         raise PayloadDamaged(
             f"The state is damaged: its checksum is {found}, expected {state.get('checksum')!r}. Load another copy."

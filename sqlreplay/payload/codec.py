@@ -1,6 +1,7 @@
 """The facade: groups of items in, parts out, and back."""
 
 from collections.abc import Collection, Iterable, Sequence
+from types import NoneType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -58,7 +59,6 @@ class Codec(Generic[Item]):
         self.response_fields = frozenset(response_fields)
         self.chunk_bytes = chunk_bytes
         self.max_raw_bytes = max_raw_bytes
-        self._response_names = sorted(self.response_fields)
         self._schema = Schema(item_type)
         self._record: RecordClass | None = None
         if item_type not in UNTYPED:
@@ -122,7 +122,7 @@ class Codec(Generic[Item]):
                 f"[{index}] is of type {other.__qualname__}, expected {self.item_type.__qualname__}; "
                 f"open the buffer with item_type={other.__qualname__}, or convert the item"
             )
-        if not all(step is None or (type(step) is int and -(1 << 63) <= step < 1 << 63) for step in steps):
+        if not set(map(type, steps)) <= {int, NoneType} or any(step and step.bit_length() > 63 for step in steps):
             raise BadArgument(f"found steps={list(steps)!r:.80}, expected integers of 64 bits or None")
 
     def _draft_values(self, items: Sequence[Item]) -> list[Draft]:
@@ -132,8 +132,9 @@ class Codec(Generic[Item]):
 
     def _draft_tables(self, record: RecordClass, items: Sequence[Item]) -> list[Draft]:
         columns = columns_of(record, items)
-        response = {name: columns.pop(name) for name in self._response_names if name in columns}
-        drafts = [self._draft_table(LASTING, items, columns, list(response))]
+        lasting = [column for column in columns if column[0] not in self.response_fields]
+        response = [column for column in columns if column[0] in self.response_fields]
+        drafts = [self._draft_table(LASTING, items, lasting, [name for name, _, _ in response])]
         if response:
             drafts.append(self._draft_table(RESPONSE, items, response, []))
         return drafts

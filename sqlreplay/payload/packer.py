@@ -7,7 +7,7 @@ the document walked again, value by value.
 
 import enum
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from types import NoneType
 from typing import Any, Final
@@ -120,10 +120,11 @@ class Packer:
         """Return the fields of a `Table`, and which of the objects lack which of them."""
         fields: dict[str, Any] = {}
         absent: dict[str, list[int]] = {}
-        for name, (kind, column) in columns.items():
+        comparable = frozenset() if self.is_careful else COMPARABLE
+        for name, kind, column in columns:
             if kind is NoneType:
                 fields[name] = None
-            elif kind in COMPARABLE and not self.is_careful:
+            elif kind in comparable:
                 first = column[0]
                 fields[name] = first if column.count(first) == len(column) else column
             else:
@@ -258,9 +259,11 @@ class Packer:
         label = self.schema.enum_labels.get(type(member))
         if label is None:
             return self.pack(member.value, depth)
-        if type(member.value) in EXACT:
-            return Ext(values.ENUM, _encode(EnumWire(label, self.pack(member.value, depth))))
-        return Ext(values.ENUM, _encode(EnumWire(label, None, member.name)))
+
+
+        is_plain = type(member.value) in EXACT
+        wire = EnumWire(label, self.pack(member.value, depth)) if is_plain else EnumWire(label, None, member.name)
+        return Ext(values.ENUM, _encode(wire))
 
 
 def _fits(value: str | int) -> bool:

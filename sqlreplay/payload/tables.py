@@ -5,7 +5,7 @@ and converted in one C call instead of one per object.
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Column = Sequence[Any]
-Columns = dict[str, tuple[type | None, Column]]  # by name: the type of all its values, None if mixed
+Columns = list[tuple[str, type | None, Column]]  # name, the type of all values or None if mixed, values
 
 
 class _Absent:
@@ -71,16 +71,15 @@ def columns_of(record: RecordClass, objects: Sequence[Any]) -> Columns:
     if width > 1 and set(map(len, rows)) == {width}:
         with contextlib.suppress(KeyError):
             values = list(map(itemgetter(*names), rows))
-            columns = zip(*values, strict=True)
             kinds = list(map(type, chain.from_iterable(values)))
             if kinds == kinds[:width] * len(rows):
-                return dict(zip(names, zip(kinds, columns, strict=False), strict=True))
-            return {name: (_kind_of(column), column) for name, column in zip(names, columns, strict=True)}
+                return list(zip(names, kinds, zip(*values, strict=True), strict=False))
+            return [(name, _kind_of(column), column) for name, column in zip(names, zip(*values, strict=True), strict=True)]
     for index, row in enumerate(rows):
         record.check_declared(row, index)
     found = dict.fromkeys(name for row in rows for name in row)
     ragged = {name: [row.get(name, ABSENT) for row in rows] for name in record.names or found}
-    return {name: (_kind_of(column), column) for name, column in ragged.items()}
+    return [(name, _kind_of(column), column) for name, column in ragged.items()]
 
 
 def _kind_of(column: Column) -> type | None:
@@ -92,31 +91,30 @@ def model_state(
     record: ModelClass, objects: Sequence[Any]
 ) -> tuple[list[int], list[list[str]], Column, Column]:
     """Read the state of pydantic models: picks, the distinct sets of set fields, extra fields, private attributes."""
-    distinct: list[set[str]] = []
-    picks = []
-    for item in objects:
-        names = item.__pydantic_fields_set__
-        if not distinct or names != distinct[picks[-1]]:
+    sets = [item.__pydantic_fields_set__ for item in objects]
+    distinct = sets[:1]
+    picks = [0] * len(sets)
+    if sets.count(sets[0]) != len(sets):
+        for index, names in enumerate(sets):
             if names not in distinct:
                 distinct.append(names)
-            picks.append(distinct.index(names))
-        else:
-            picks.append(picks[-1])
-    declared = record.names or ()
-    fields_set = [
-        [name for name in declared if name in names] + sorted(names.difference(declared))
-        for names in distinct
-    ]
+            picks[index] = distinct.index(names)
+    fields_set = [_in_order(names, record.names or ()) for names in distinct]
     extras = [item.__pydantic_extra__ for item in objects] if record.allows_extra else []
     privates = [record.private_of(item) for item in objects] if record.private_defaults else []
     return picks, fields_set, extras, privates
+
+
+def _in_order(names: set[str], declared: Sequence[str]) -> list[str]:
+    known = [name for name in declared if name in names]
+    return known if len(known) == len(names) else known + sorted(names.difference(declared))
 
 
 def build_objects(record: RecordClass, table: Table, waived: Collection[str] = ()) -> list[Any]:
     """Rebuild the objects of a table; fields in `waived` may be missing and get their default, or None."""
     fields, count, state = table.fields, len(table.picks), table.state
     extras = _entries(state and state.extra, count)
-    if record.holds is not None and not fields.keys() <= record.holds:
+    if record.holds is not None and not record.holds.issuperset(fields):
         extras = _move_unknown(record, fields, extras)
     is_complete = record.names is not None and len(fields) == len(record.names)
     fillers = {} if is_complete else record.missing(fields, waived)
@@ -155,7 +153,7 @@ def _move_unknown(record: RecordClass, fields: Row, extras: list[Row | None]) ->
 
 def _rows_of(fields: Row, count: int) -> list[Row]:
     varying = [(name, column) for name, column in fields.items() if type(column) is list]
-    if any(len(column) != count for _, column in varying):
+    if not {len(column) for _, column in varying} <= {count}:
         raise PayloadDamaged(f"found columns of other lengths than the {count} objects they describe")
     rows = []
     for index in range(count):

@@ -117,7 +117,7 @@ def _read_zone(zone: Zone) -> datetime.tzinfo | None:
         return zoneinfo.ZoneInfo(zone)
     offset, name = zone
     if offset == 0 and name is None:
-        return datetime.timezone.utc
+        return datetime.UTC
     delta = datetime.timedelta(microseconds=offset)
     return datetime.timezone(delta) if name is None else datetime.timezone(delta, name)
 

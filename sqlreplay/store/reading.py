@@ -75,7 +75,8 @@ async def beyond(
     connection: AsyncConnection, order_by: ColumnElement[Any], descending: bool, after: int
 ) -> ColumnElement[bool]:
     """Return the condition for rows that come later in this order than the row `after`."""
-    at = (await connection.execute(select(order_by).where(groups.c.uid == after))).first()
+    place = select(order_by).select_from(groups.join(tasks)).where(groups.c.uid == after)
+    at = (await connection.execute(place)).first()
     if at is None:
         raise BadArgument(
             f"after={after}: that group is gone, so its place in this order is unknown. Leave order_by out to page by "

@@ -7,5 +7,5 @@ import pytest
 def random_seed() -> int:
     """A seed of this run's own, shown when the test fails."""
     seed = random.SystemRandom().randrange(2**32)
-    print(f"random_seed = {seed}")  # noqa: T201 - pytest shows it with a failure
+    print(f"random_seed = {seed}")
     return seed

@@ -45,7 +45,7 @@ def test_a_blocked_loop_does_not_stop_another_thread(url: str) -> None:
         waiting = [asyncio.create_task(buffer.put(make_group(number), "math")) for number in range(20)]
         await asyncio.sleep(0)
         blocked.set()
-        assert go_on.wait(30)  # noqa: ASYNC251 - blocking this loop is the point
+        assert go_on.wait(30)
         await asyncio.gather(*waiting)
 
     async def put_others() -> float:

@@ -165,7 +165,7 @@ async def mix(url: str, log: str, put_log: str, numbers: list[int], tasks: list[
                 assert await buffer.count(chance.choice(tasks), Status.COMPLETED) >= 0
             elif verb == "is_ready":
                 assert await buffer.is_ready({}) is True
-                await buffer.is_ready({task: 3 for task in tasks})
+                await buffer.is_ready(dict.fromkeys(tasks, 3))
             elif verb == "refresh":
                 thresholds = dict.fromkeys(tasks, 10**6)
                 expired = await buffer.refresh_staleness(task_stale_thresholds=thresholds, current_train_step=2)

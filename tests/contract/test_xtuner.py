@@ -79,7 +79,7 @@ async def numbers(storage: SqlStorage[RolloutState], query: Any) -> list[int | N
 @pytest.mark.parametrize("make_policy", [Fifo, most_stale_first])
 async def test_runs_under_xtuners_buffer_like_its_own_storage(url: str, make_policy: Any) -> None:
     seed = random.randrange(2**32)
-    print("seed", seed)  # noqa: T201 - shown when the test fails
+    print("seed", seed)
     chance = random.Random(seed)
     with opened(url) as storage:
         real, naive = ReplayBuffer(make_policy(), storage), ReplayBuffer(make_policy(), NaiveStorage())
@@ -404,6 +404,10 @@ def broken_states(saved: dict[str, Any]) -> Iterator[tuple[str, Any, type[Except
     yield "another number", changed(lambda broken: broken["groups"][1].update(staleness=5)), PayloadDamaged
     yield "no such uid", changed(lambda broken: broken["groups"][1].update(uid=0)), PayloadDamaged
     yield "no object", changed(lambda broken: broken["groups"][1].update(meta={"a": object()})), PayloadDamaged
+    twice = changed(lambda broken: broken["groups"].append(broken["groups"][0]))
+    yield "a group twice, and signed", {**twice, "checksum": checksum(twice)}, PayloadDamaged
+    unlisted = changed(lambda broken: broken["tasks"].clear())
+    yield "a task not listed, and signed", {**unlisted, "checksum": checksum(unlisted)}, PayloadDamaged
     yield "tasks missing", changed(lambda broken: broken.pop("tasks")), PayloadDamaged
 
 

@@ -110,4 +110,4 @@ def main() -> Path:
 
 if __name__ == "__main__":
     written = main()
-    print(f"{written} ({written.stat().st_size} bytes)")  # noqa: T201
+    print(f"{written} ({written.stat().st_size} bytes)")

@@ -50,13 +50,12 @@ def test_one_head_which_the_library_finds_without_alembic() -> None:
 
 async def test_chain_equals_tables(empty_url: str) -> None:
     """The same catalog, whether the revisions made the tables or SQLAlchemy did."""
-    async with opened(empty_url) as database:
-        async with database.session(write=True) as connection:
-            await schema.upgrade(database.backend, connection)
-            by_revisions = await describe(connection)
-            await schema.downgrade(connection, "base")
-            await connection.run_sync(metadata.create_all)
-            by_definition = await describe(connection)
+    async with opened(empty_url) as database, database.session(write=True) as connection:
+        await schema.upgrade(database.backend, connection)
+        by_revisions = await describe(connection)
+        await schema.downgrade(connection, "base")
+        await connection.run_sync(metadata.create_all)
+        by_definition = await describe(connection)
     assert by_revisions == by_definition
     assert {f"index ix_sqlreplay_groups_{name}" for name in ("fifo", "staleness", "leased")} < set(by_revisions)
 

@@ -6,9 +6,9 @@ analysed (none is, unless its owner does it) and as one that was: a plan must no
 
 import asyncio
 import sqlite3
-import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ FILL = f"""
 FILL_PAYLOADS = """
     INSERT INTO sqlreplay_payloads (payload_id, part, raw_size, checksum, body)
     SELECT uid, part, raw_size, checksum, body FROM sqlreplay_groups JOIN sqlreplay_payloads model ON model.payload_id = 1
-    WHERE uid > 1
+    WHERE uid >= 10
 """
 
 
@@ -52,11 +52,10 @@ async def put_one_of_each_task(url: str) -> None:
         assert await buffer.put([{"any": "group"}], "math") == 4
 
 
-def in_a_thread(work: Any) -> None:
-    """A loop of its own: the tests' loop is not there yet."""
-    thread = threading.Thread(target=lambda: asyncio.run(work))
-    thread.start()
-    thread.join()
+def in_a_thread(work: Coroutine[Any, Any, None]) -> None:
+    """Give it a loop of its own, and show its errors: the tests' loop is not there yet."""
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(asyncio.run, work).result()
 
 
 def fill_sqlite(path: Path, *, analyse: bool) -> str:

@@ -36,7 +36,7 @@ FIELDS: dict[str, Kind] = {
 }
 
 
-class Relation(str, Enum):  # noqa: UP042, as XTuner writes them: their str() is not their value
+class Relation(str, Enum):
     AND = "$and"
     OR = "$or"
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from collections import Counter
 
 from sqlreplay import ReplayBuffer, RolloutState, Status
@@ -12,6 +13,12 @@ __all__ = ["CancellationContract", "ConcurrencyContract"]
 
 CANCELLED_CALLS = 200
 LONGEST_WAIT_S = 0.02
+
+
+def chance_with_seed() -> tuple[int, random.Random]:
+    """Return a source of chance; every assertion on what it led to names its seed."""
+    seed = time.time_ns() % 2**32
+    return seed, random.Random(seed)  # noqa: S311 - nothing here is secret
 
 
 async def numbers_left(url: str) -> list[int | None]:
@@ -85,7 +92,7 @@ class ConcurrencyContract:
         def in_a_loop_of_its_own(first: int) -> None:
             try:
                 asyncio.run(put_and_take(first))
-            except BaseException as error:  # noqa: BLE001 - the test shows it
+            except BaseException as error:
                 errors.append(error)
 
         threads = [threading.Thread(target=in_a_loop_of_its_own, args=(100 * index,)) for index in range(5)]
@@ -108,9 +115,7 @@ class CancellationContract:
     """A caller that gives up loses nothing and leaves nothing half done."""
 
     async def test_a_cancelled_take_loses_nothing(self, url: str) -> None:
-        seed = random.randrange(2**32)
-        chance = random.Random(seed)
-        print(f"seed {seed}")
+        seed, chance = chance_with_seed()
         returned: list[int | None] = []
         timeouts = 0
         async with ReplayBuffer(url) as buffer:
@@ -129,12 +134,10 @@ class CancellationContract:
                     await asyncio.gather(*(buffer.put(make_group(1000 + int(number or 0)), "done") for number in taken))
         left = [number for number in await numbers_left(url) if number is not None and number < 1000]
         assert Counter(returned) + Counter(left) == Counter(range(100)), f"seed {seed}"
-        assert timeouts
+        assert timeouts, f"seed {seed}"
 
     async def test_a_cancelled_put_is_all_or_nothing(self, url: str) -> None:
-        seed = random.randrange(2**32)
-        chance = random.Random(seed)
-        print(f"seed {seed}")
+        seed, chance = chance_with_seed()
         kept: set[int | None] = set()
 
         async def put(buffer: ReplayBuffer[RolloutState], number: int) -> None:
@@ -150,7 +153,7 @@ class CancellationContract:
         left = await numbers_left(url)
         assert len(left) == len(set(left)), f"seed {seed}"
         assert kept <= set(left), f"seed {seed}"
-        assert set(left) <= set(range(CANCELLED_CALLS))
+        assert set(left) <= set(range(CANCELLED_CALLS)), f"seed {seed}"
 
     async def test_a_cancelled_waiter_takes_nothing_later(self, url: str) -> None:
         async with ReplayBuffer(url) as buffer:

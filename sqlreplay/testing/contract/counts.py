@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from sqlreplay import ReplayBuffer, Status
+from sqlreplay import ReplayBuffer, RolloutState, Status
 from sqlreplay.testing.factories import make_group
 
 __all__ = ["CountContract"]
@@ -13,7 +13,7 @@ class ForeignStatus(str, Enum):
     OLD = "expired"
 
 
-async def fill(buffer: ReplayBuffer) -> None:  # type: ignore[type-arg]
+async def fill(buffer: ReplayBuffer[RolloutState]) -> None:
     for number in range(3):
         await buffer.put(make_group(number, steps=[number, number], reward={"score": 1.0}), "math")
     await buffer.put(make_group(3, status=Status.FAILED), "math")

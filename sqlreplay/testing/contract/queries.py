@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from sqlreplay import BadArgument, QueryError, ReplayBuffer, Status
+from sqlreplay import BadArgument, QueryError, ReplayBuffer, RolloutState, Status
 from sqlreplay.testing.factories import make_group, make_state, numbers_of
 
 __all__ = ["FindContract"]
 
 
-async def numbers(buffer: ReplayBuffer, where: Any = None, **options: Any) -> list[int | None]:  # type: ignore[type-arg]
+async def numbers(buffer: ReplayBuffer[RolloutState], where: Any = None, **options: Any) -> list[int | None]:
     return numbers_of([found.item for found in await buffer.find(where, **options)])
 
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from sqlreplay import ReplayBuffer, Status
+from sqlreplay import ReplayBuffer, RolloutState, Status
 from sqlreplay.records import Expiry
 from sqlreplay.testing.factories import make_group, make_state, numbers_of
 
 __all__ = ["StalenessContract"]
 
 
-async def refresh(buffer: ReplayBuffer, step: int, threshold: int = 1000) -> None:  # type: ignore[type-arg]
+async def refresh(buffer: ReplayBuffer[RolloutState], step: int, threshold: int = 1000) -> None:
     await buffer.refresh_staleness(task_stale_thresholds={"math": threshold}, current_train_step=step)
 
 
-async def staleness_of(buffer: ReplayBuffer) -> dict[int, tuple[int, list[int]]]:  # type: ignore[type-arg]
+async def staleness_of(buffer: ReplayBuffer[RolloutState]) -> dict[int, tuple[int, list[int]]]:
     """Return by group number what the `StorageItem` and what its samples say, once a query has agreed."""
     read = {}
     for found in await buffer.find():

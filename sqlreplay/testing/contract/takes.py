@@ -2,7 +2,7 @@
 
 import pytest
 
-from sqlreplay import BadArgument, Fifo, Lifo, ReplayBuffer, Staleness, Status
+from sqlreplay import BadArgument, Fifo, Lifo, ReplayBuffer, RolloutState, Staleness, Status
 from sqlreplay.policy import Policy
 from sqlreplay.testing.factories import make_group, make_state, numbers_of
 
@@ -106,7 +106,7 @@ class TakeContract:
 class TokenBudgetContract:
     """`max_tokens` ends the batch before it would hold more."""
 
-    async def put_sized(self, buffer: ReplayBuffer, task_name: str, *sizes: int) -> None:  # type: ignore[type-arg]
+    async def put_sized(self, buffer: ReplayBuffer[RolloutState], task_name: str, *sizes: int) -> None:
         for size in sizes:
             await buffer.put([make_state(1, group_id=size, prompt_ids=[1], response_ids=[2] * (size - 1))], task_name)
 
