@@ -50,7 +50,11 @@ class BlockingReplayBuffer(Generic[T]):
         return f"Blocking{self._buffer!r}"
 
     def __enter__(self) -> "BlockingReplayBuffer[T]":
-        self._wait(self._buffer.__aenter__())
+        try:
+            self._wait(self._buffer._open_run())
+        except BaseException:
+            self.close()  # from here: on the store's thread it would wait for its own end
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

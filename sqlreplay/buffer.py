@@ -94,12 +94,15 @@ class ReplayBuffer(Generic[T]):
 
     async def __aenter__(self) -> "ReplayBuffer[T]":
         try:
-            thread = await self._joined()
-            await thread.call(lambda: thread.store.run(self._run))
+            await self._open_run()
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _open_run(self) -> None:
+        thread = await self._joined()
+        await thread.call(lambda: thread.store.run(self._run))
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -228,6 +231,7 @@ class ReplayBuffer(Generic[T]):
         checks.threshold("max_tokens", max_tokens)
         thread = await self._joined()
         claims = self._taking.claims(thread, task_batch_sizes, group_status, where)
+        cancelled = False
         try:
             batch = await thread.call(
                 lambda: thread.store.claim(
@@ -237,9 +241,13 @@ class ReplayBuffer(Generic[T]):
                     train_step=train_step,
                     timeout=timeout,
                     require_full=require_full,
+                    is_wanted=lambda: not cancelled and not self._closed,
                 ),
                 undo=thread.store.release,
             )
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
         except OverBudget as error:
             raise BadArgument(
                 f"Group {error.uid} is next in order and alone has {error.num_tokens} tokens, more than "

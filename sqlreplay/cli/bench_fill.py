@@ -19,7 +19,7 @@ TRAIN_STEP = 1000
 PUT_RULES: dict[str, Any] = {"current_train_step": TRAIN_STEP, "stale_threshold": 10 * TRAIN_STEP}
 """What a trainer says with each put; nothing is old enough to expire by it."""
 SAMPLES = 8
-DISTINCT_GROUPS = 64
+DISTINCT_GROUPS = 32
 PUT_TOGETHER = 512
 VOCABULARY = 150_000
 
@@ -27,7 +27,7 @@ VOCABULARY = 150_000
 def make_group(tokens: int, seed: int) -> list[RolloutState]:
     """Make a prompt with eight responses of so many tokens, with everything that a trainer keeps of each."""
     chosen = random.Random(seed)  # noqa: S311 - token ids, not secrets
-    prompt = [chosen.randrange(VOCABULARY) for _ in range(32)]
+    prompt = chosen.choices(range(VOCABULARY), k=32)
     question = " ".join(f"word{number % 5000}" for number in prompt)
     return [
         RolloutState(
@@ -35,8 +35,8 @@ def make_group(tokens: int, seed: int) -> list[RolloutState]:
             message=[{"role": "user", "content": question}],
             prompt_ids=prompt,
             rollout_id=seed * SAMPLES + index,
-            response=" ".join(f"word{chosen.randrange(5000)}" for _ in range(tokens)),
-            response_ids=[chosen.randrange(VOCABULARY) for _ in range(tokens)],
+            response=" ".join(f"word{number}" for number in chosen.choices(range(5000), k=tokens)),
+            response_ids=chosen.choices(range(VOCABULARY), k=tokens),
             logprobs=[-chosen.random() for _ in range(tokens)],
             response_mask=[1] * tokens,
             finish_reason="stop",

@@ -200,7 +200,7 @@ def expect(what: str, found: int, expected: int) -> None:
 def codec_row(tokens: int, repeats: int) -> Row:
     """Encode and decode beside pickle, on the objects that a put meets."""
     codec: Codec[RolloutState] = Codec(RolloutState, response_fields=RESPONSE_FIELDS)
-    groups = [make_group(tokens, seed) for seed in range(32)]
+    groups = [make_group(tokens, seed) for seed in range(16)]
     for group in groups:
         for sample in group:
             sample.response_model_steps = [TRAIN_STEP] * tokens

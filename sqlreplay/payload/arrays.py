@@ -104,7 +104,8 @@ def read_array(wire: ArrayWire, find: Find) -> Any:
     _check_size(wire.shape, dtype.itemsize, wire.size)
     data = find(wire.offset, wire.size)
     array = numpy.empty(wire.shape[::-1] if wire.fortran else wire.shape, dtype)
-    _bytes_of(array)[:] = data
+    if wire.size:
+        _bytes_of(array)[:] = data
     return array.T if wire.fortran else array
 
 
@@ -216,9 +217,7 @@ def _read_dtype(wire: DtypeWire, mantissa_bits: int) -> Any:
             raise ValueError(f"found a structured dtype of {formats}")
         spelled = {
             "names": list(names),
-            "formats": [
-                (text, tuple(shape)) if shape else text for text, shape in zip(formats, shapes, strict=True)
-            ],
+            "formats": [(text, tuple(shape)) if shape else text for text, shape in zip(formats, shapes, strict=True)],
             "offsets": list(offsets),
             "itemsize": wire.itemsize,
         }
@@ -241,9 +240,7 @@ def _load_numpy() -> Any:
     try:
         import numpy
     except ImportError as error:
-        raise MissingExtra(
-            "these bytes hold numpy arrays, and numpy is not installed: pip install numpy"
-        ) from error
+        raise MissingExtra("these bytes hold numpy arrays, and numpy is not installed: pip install numpy") from error
     return numpy
 
 

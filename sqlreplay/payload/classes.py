@@ -6,7 +6,7 @@ reader's own class is called, for a field that the bytes do not have.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pydantic
@@ -30,7 +30,8 @@ _set_dict, _set_fields_set, _set_extra, _set_private = (
 class RecordClass:
     """The rules of one class: `names` are its declared fields, None where they are not declared.
 
-    `holds` are all attributes that an instance can have, None where it can have any.
+    `holds` are all attributes that an instance can have, None where it can have any. `number_lists` are those
+    that the annotations say are lists of numbers.
     """
 
     def __init__(self, cls: type, names: tuple[str, ...] | None) -> None:
@@ -38,6 +39,7 @@ class RecordClass:
         self.names = names
         self.holds = None if names is None else frozenset(names)
         self.fillers: dict[str, Filler] = {}
+        self.number_lists: frozenset[str] = frozenset()
 
     def rows(self, objects: Sequence[Any]) -> list[Row]:
         """Take the objects apart; the rows may be their own `__dict__`, so they are never written to."""
@@ -144,9 +146,7 @@ class ModelClass(RecordClass):
     def __init__(self, cls: type[pydantic.BaseModel]) -> None:
         super().__init__(cls, tuple(cls.model_fields))
         self.allows_extra = cls.model_config.get("extra") == "allow"
-        self.private_defaults = {
-            name: attribute.get_default for name, attribute in cls.__private_attributes__.items()
-        }
+        self.private_defaults = {name: attribute.get_default for name, attribute in cls.__private_attributes__.items()}
         for name, field in cls.model_fields.items():
             if field.default_factory is not None:
                 factory: Any = field.default_factory
@@ -169,24 +169,28 @@ class ModelClass(RecordClass):
         rows: list[Row],
         fields_set: Sequence[set[str]],
         extras: Sequence[Row | None],
-        privates: Sequence[Mapping[str, Any] | None],
+        privates: Sequence[Row | None],
     ) -> list[Any]:
         """Make models that own the given state."""
+        if self.allows_extra:
+            extras = [extra or {} for extra in extras]
+        if self.private_defaults:
+            privates = [self._complete_private(private or {}) for private in privates]
         cls, new = self.cls, object.__new__
         items: list[Any] = []
         for row, names, extra, private in zip(rows, fields_set, extras, privates, strict=True):
             item: Any = new(cls)
             _set_dict(item, row)
             _set_fields_set(item, names)
-            _set_extra(item, {} if extra is None and self.allows_extra else extra)
-            _set_private(item, self._complete_private(private) if self.private_defaults else None)
+            _set_extra(item, extra)
+            _set_private(item, private)
             items.append(item)
         return items
 
-    def _complete_private(self, stored: Mapping[str, Any] | None) -> Row:
+    def _complete_private(self, stored: Row) -> Row:
         private = {}
         for name, default in self.private_defaults.items():
-            value = stored[name] if stored and name in stored else default()
+            value = stored[name] if name in stored else default()
             if value is not PydanticUndefined:
                 private[name] = value
         return private

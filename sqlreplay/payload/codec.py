@@ -78,10 +78,7 @@ class Codec(Generic[Item]):
         """Encode all of a group but the values of its Ray ObjectRefs, without blocking."""
         self._check(items, steps)
         try:
-            if self._record is None:
-                drafts = self._draft_values(items)
-            else:
-                drafts = self._draft_tables(self._record, items)
+            drafts = self._draft_values(items) if self._record is None else self._draft_tables(self._record, items)
         except REFUSALS as error:
             raise as_unsupported(error) from error
         drafts[0].directory.steps = list(steps)
@@ -104,9 +101,7 @@ class Codec(Generic[Item]):
         except SqlReplayError:
             raise
         except DAMAGES as error:
-            raise PayloadDamaged(
-                f"the bytes do not read back as a group: {type(error).__name__}: {error}"
-            ) from error
+            raise PayloadDamaged(f"the bytes do not read back as a group: {type(error).__name__}: {error}") from error
 
     def read_steps(self, parts: Iterable[Part]) -> list[int | None]:
         """Return the steps that were given at encode, without rebuilding the items."""
@@ -134,21 +129,26 @@ class Codec(Generic[Item]):
         columns = columns_of(record, items)
         lasting = [column for column in columns if column[0] not in self.response_fields]
         response = [column for column in columns if column[0] in self.response_fields]
-        drafts = [self._draft_table(LASTING, items, lasting, [name for name, _, _ in response])]
+        drafts = [self._draft_table(record, LASTING, items, lasting, [name for name, _, _ in response])]
         if response:
-            drafts.append(self._draft_table(RESPONSE, items, response, []))
+            drafts.append(self._draft_table(record, RESPONSE, items, response, []))
         return drafts
 
     def _draft_table(
-        self, section: int, items: Sequence[Item], columns: Columns, elsewhere: list[str]
+        self,
+        record: RecordClass,
+        section: int,
+        items: Sequence[Item],
+        columns: Columns,
+        elsewhere: list[str],
     ) -> Draft:
         packer = Packer(self._schema)
 
         def pack() -> Table:
-            fields, absent = packer.pack_columns(columns)
+            fields, absent = packer.pack_columns(record, columns)
             table = Table([0] * len(items), fields, absent, elsewhere)
-            if section == LASTING and isinstance(self._record, ModelClass):
-                table.picks, table.state = packer.pack_state(self._record, items)
+            if section == LASTING and isinstance(record, ModelClass):
+                table.picks, table.state = packer.pack_state(record, items)
             return table
 
         return self._draft(section, packer, packer.document(pack))

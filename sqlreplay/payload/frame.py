@@ -10,7 +10,8 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from sqlreplay.errors import PayloadDamaged, PayloadUnsupported
 
@@ -31,7 +32,7 @@ FORMAT_VERSION: Final = 1
 COMPRESSED: Final = 1
 HEADER: Final = struct.Struct("<4sBBHIQQ")  # magic, version, flags, section, chunks, raw size, stored size
 
-SMALLEST_COMPRESSED: Final = 512
+SMALLEST_COMPRESSED: Final = 4096
 WORTHWHILE: Final = 0.9
 STEP_BYTES: Final = 8 << 20
 WINDOW_LOG_MAX: Final = 23  # level 1 needs 19; a frame that asks for more is not ours and may want 2 GiB
@@ -93,7 +94,7 @@ def seal_section(
 
 def open_section(section: int, parts: Sequence[Part], *, max_raw_bytes: int = MAX_RAW_BYTES) -> memoryview:
     """Check the parts of one section, given in any order, and return its raw bytes."""
-    chunks = sorted(parts) if len(parts) > 1 else parts
+    chunks = sorted(parts, key=itemgetter(0)) if len(parts) > 1 else parts
     for index, part in enumerate(chunks):
         if part.part != section * MAX_CHUNKS + index:
             raise PayloadDamaged(f"found part {part.part}, expected {section * MAX_CHUNKS + index}")
@@ -114,8 +115,7 @@ def open_section(section: int, parts: Sequence[Part], *, max_raw_bytes: int = MA
         raise PayloadDamaged(f"section {section} has flags {flags:#x} and calls itself section {number}")
     if raw_size > max_raw_bytes:
         raise PayloadDamaged(
-            f"section {section} announces {raw_size} bytes, more than the {max_raw_bytes} that "
-            "max_raw_bytes allows"
+            f"section {section} announces {raw_size} bytes, more than the {max_raw_bytes} that max_raw_bytes allows"
         )
     if len(chunks) != chunk_count:
         raise PayloadDamaged(f"section {section} has {len(chunks)} chunks, its header announces {chunk_count}")
@@ -133,15 +133,15 @@ def _deflate(pieces: Sequence[Buffer], raw_size: int) -> list[Buffer] | None:
     """Compress, or answer None as soon as it is clear that it does not pay."""
     if raw_size < SMALLEST_COMPRESSED:
         return None
-    compressor = zstd.ZstdCompressor(level=1)
-    end, more = compressor.FLUSH_FRAME, compressor.CONTINUE
+    compressor: Any = zstd.ZstdCompressor(level=1)
     compressor.set_pledged_input_size(raw_size)
     stored: list[Buffer] = []
     consumed = produced = 0
     for run in _runs(pieces, STEP_BYTES):
         step = run[0] if len(run) == 1 else b"".join(run)
         consumed += len(step)
-        stored.append(compressor.compress(step, end if consumed == raw_size else more))
+        is_last = consumed == raw_size
+        stored.append(compressor.compress(step, compressor.FLUSH_FRAME if is_last else compressor.CONTINUE))
         produced += len(stored[-1])
         if produced > consumed * WORTHWHILE:
             return None
@@ -159,9 +159,7 @@ def _inflate(section: int, stored: Sequence[memoryview], raw_size: int) -> Buffe
             while True:
                 raw += decompressor.decompress(data, max_length=min(STEP_BYTES, raw_size - len(raw) + 1))
                 if len(raw) > raw_size:
-                    raise PayloadDamaged(
-                        f"section {section} holds more than the {raw_size} bytes it announces"
-                    )
+                    raise PayloadDamaged(f"section {section} holds more than the {raw_size} bytes it announces")
                 if decompressor.eof or decompressor.needs_input:
                     break
                 data = b""

@@ -12,7 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["INTEGERS", "MAX_REPEATED", "NUMBERS", "are_numbers", "read_integer_lists", "write_integer_lists"]
+__all__ = [
+    "INTEGERS",
+    "MAX_REPEATED",
+    "NUMBERS",
+    "are_numbers",
+    "have_number_ends",
+    "read_integer_lists",
+    "write_integer_lists",
+]
 
 MAX_REPEATED: Final = 1 << 26  # numbers in one section: bounds what forged bytes can make of a few
 SHORTEST: Final = 16
@@ -23,12 +31,12 @@ ONE_BYTE: Final = 127  # msgpack's own form of a number up to this is no larger
 Runs = dict[int, int]  # where a run ends, and its number
 Written = list[list[int] | Runs | bytes | int]  # in full, as runs, packed, or the index of an equal list
 INTEGERS: Final = list[list[int]]
-NUMBERS: Final = list[list[int | float]]
+NUMBERS: Final = list[list[float]]  # msgspec takes integers for floats too
 
 _decode: Final = msgspec.msgpack.Decoder(Written).decode
 
 
-def are_numbers(lists: Sequence[list[Any]], kind: Any) -> bool:
+def are_numbers(lists: Sequence[Sequence[Any]], kind: Any) -> bool:
     """Tell in one quick pass whether the lists hold only `INTEGERS`, or only `NUMBERS`."""
     try:
         msgspec.convert(lists, kind)
@@ -37,22 +45,37 @@ def are_numbers(lists: Sequence[list[Any]], kind: Any) -> bool:
     return True
 
 
-def write_integer_lists(lists: Sequence[list[int]], allowance: int) -> tuple[Written, int]:
-    """Shorten lists of integers; also return how many numbers of the allowance are left to be repeated."""
+def have_number_ends(lists: Sequence[list[Any]], kind: type) -> bool:
+    """Tell whether every list starts and ends with a number of exactly this type, or is empty."""
+    return all(type(numbers[0]) is kind is type(numbers[-1]) for numbers in lists if numbers)
+
+
+def write_integer_lists(lists: Sequence[list[int]], allowance: int) -> tuple[Written, int] | None:
+    """Shorten lists of integers; also return how many numbers of the allowance are left to be repeated.
+
+    None is returned for integers of more than 32 bits, and for lists that turn out to hold other things.
+    """
     first = lists[0]
     written: Written = []
     repeated = 0
-    for numbers in lists:
-        size = len(numbers)
-        may_repeat = size >= SHORTEST and repeated + size <= allowance
-        if may_repeat and written and numbers == first:
-            written.append(0)
-            repeated += size
-        elif may_repeat and numbers[0] == numbers[1] and (runs := _find_runs(numbers)):
-            written.append(runs)
-            repeated += size
-        else:
-            written.append(_pack(numbers))
+    try:
+        for numbers in lists:
+            size = len(numbers)
+            may_repeat = size >= SHORTEST and repeated + size <= allowance
+            if may_repeat and written and numbers == first:
+                written.append(0)
+                repeated += size
+            elif may_repeat and numbers[0] == numbers[1] and (runs := _find_runs(numbers)):
+                written.append(runs)
+                repeated += size
+            elif size >= SHORTEST and (numbers[0] > ONE_BYTE or numbers[-1] > ONE_BYTE):
+                written.append(struct.pack(f"<{size}i", *numbers))
+            elif are_numbers([numbers], INTEGERS):
+                written.append(numbers)
+            else:
+                return None
+    except (struct.error, TypeError, ValueError):
+        return None
     return written, repeated
 
 
@@ -61,26 +84,16 @@ def read_integer_lists(data: memoryview, allowance: int) -> tuple[list[list[int]
     lists: list[list[int]] = []
     repeated = 0
     for entry in _decode(data):
-        if isinstance(entry, bytes):
-            lists.append(_unpack(entry))
-        elif isinstance(entry, list):
+        if isinstance(entry, list):
             lists.append(entry)
+        elif isinstance(entry, bytes):
+            lists.append(_unpack(entry))
         else:
             repeated += len(lists[entry]) if isinstance(entry, int) else max(entry)
             if repeated > allowance:
                 raise ValueError(f"found {repeated} repeated numbers, expected at most {allowance}")
             lists.append(lists[entry].copy() if isinstance(entry, int) else _expand(entry))
     return lists, repeated
-
-
-def _pack(numbers: list[int]) -> list[int] | bytes:
-    size = len(numbers)
-    if size < SHORTEST or (numbers[0] <= ONE_BYTE and numbers[-1] <= ONE_BYTE):
-        return numbers
-    try:
-        return struct.pack(f"<{size}i", *numbers)
-    except struct.error:
-        return numbers
 
 
 def _unpack(packed: bytes) -> list[int]:

@@ -16,9 +16,16 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from sqlreplay.payload import arrays, values
-from sqlreplay.payload.classes import ModelClass
+from sqlreplay.payload.classes import ModelClass, RecordClass
 from sqlreplay.payload.frame import Buffer
-from sqlreplay.payload.integers import INTEGERS, MAX_REPEATED, NUMBERS, are_numbers, write_integer_lists
+from sqlreplay.payload.integers import (
+    INTEGERS,
+    MAX_REPEATED,
+    NUMBERS,
+    are_numbers,
+    have_number_ends,
+    write_integer_lists,
+)
 from sqlreplay.payload.refs import is_reference
 from sqlreplay.payload.refusal import Refused, explain_refusal
 from sqlreplay.payload.schema import Schema
@@ -87,9 +94,7 @@ class Packer:
         if kind in EXACT:
             return self._pack_wide(value) if self.is_careful else value
         if depth <= 0:
-            raise Refused(
-                f"it is nested deeper than {MAX_DEPTH} levels, or contains itself; store a flatter copy"
-            )
+            raise Refused(f"it is nested deeper than {MAX_DEPTH} levels, or contains itself; store a flatter copy")
         if kind is dict:
             return self._pack_dict(value, depth - 1)
         if kind is list:
@@ -115,7 +120,7 @@ class Packer:
         return self._pack_uniform(kinds.pop(), items, depth) if len(kinds) == 1 else self._pack_each(items, depth)
 
     def pack_columns(
-        self, columns: Columns, depth: int = MAX_DEPTH
+        self, record: RecordClass, columns: Columns, depth: int = MAX_DEPTH
     ) -> tuple[dict[str, Any], dict[str, list[int]]]:
         """Return the fields of a `Table`, and which of the objects lack which of them."""
         fields: dict[str, Any] = {}
@@ -128,19 +133,21 @@ class Packer:
                 first = column[0]
                 fields[name] = first if column.count(first) == len(column) else column
             else:
-                if kind is None and ABSENT in column:
+                if kind is None and any(value is ABSENT for value in column):
                     absent[name] = [index for index, value in enumerate(column) if value is ABSENT]
                     column = [None if value is ABSENT else value for value in column]
                 try:
-                    fields[name] = self._pack_column(kind, column, depth)
+                    fields[name] = self._pack_column(kind, column, depth, name in record.number_lists)
                 except Refused as refused:
                     refused.steps.insert(-1, f".{name}")
                     raise
         return fields, absent
 
-    def _pack_column(self, kind: type | None, column: Column, depth: int) -> Any:
+    def _pack_column(self, kind: type | None, column: Column, depth: int, is_number_list: bool) -> Any:
         if kind is None or self.is_careful:
             return self.pack_list(column, depth)
+        if kind is list and (lists := self._pack_lists(column, is_number_list)) is not None:
+            return lists
         if kind is float or kind in self.schema.enum_labels:
             is_constant = len(set(map(id, column))) == 1
             return self.pack(column[0], depth) if is_constant else self.pack_list(column, depth)
@@ -188,24 +195,29 @@ class Packer:
     def _encode_records(self, kind: type, objects: Sequence[Any], depth: int) -> bytes:
         label = self.schema.record_labels[kind]
         record = self.schema.records[label]
-        fields, absent = self.pack_columns(columns_of(record, objects), depth)
+        fields, absent = self.pack_columns(record, columns_of(record, objects), depth)
         table = Table([0] * len(objects), fields, absent)
         if isinstance(record, ModelClass):
             table.picks, table.state = self.pack_state(record, objects, depth)
         return _encode(RecordsWire(label, table))
 
-    def _pack_lists(self, lists: Sequence[list[Any]]) -> Any:
-        """Return a column of lists as a whole, or None if it takes a walk."""
+    def _pack_lists(self, lists: Sequence[list[Any]], are_trusted: bool = False) -> Any:
+        """Return a column of lists as a whole, or None if it takes a walk.
+
+        Where the annotation says that they are lists of numbers, only their ends are looked at.
+        """
         sample = next(filter(None, lists), None)
         if sample is None:
             return lists
         kind = type(sample[0])
-        if kind is int and are_numbers(lists, INTEGERS):
-            written, repeated = write_integer_lists(lists, self.repeatable)
-            self.repeatable -= repeated
-            return Ext(values.INTEGER_LISTS, _encode(written))
-        if kind in NUMERIC and are_numbers(lists, NUMBERS):
-            return lists
+        if kind in NUMERIC:
+            are_trusted = are_trusted and have_number_ends(lists, kind)
+            if kind is int and (are_trusted or are_numbers(lists, INTEGERS)):
+                if (shortened := write_integer_lists(lists, self.repeatable)) is not None:
+                    self.repeatable -= shortened[1]
+                    return Ext(values.INTEGER_LISTS, _encode(shortened[0]))
+                are_trusted = False
+            return lists if are_trusted or are_numbers(lists, NUMBERS) else None
         if kind is dict:
             members = list(chain.from_iterable(lists))
             return lists if set(map(type, members)) == {dict} and _are_flat(members) else None
@@ -253,16 +265,13 @@ class Packer:
             number = self.references.setdefault(value, len(self.references))
             self.met.add(number)
             return Ext(values.REFERENCE, _encode(number))
-        raise Refused(explain_refusal(value, str(self.schema)))
+        raise Refused(explain_refusal(value, self.schema.class_names))
 
     def _pack_enum(self, member: enum.Enum, depth: int) -> Any:
-        label = self.schema.enum_labels.get(type(member))
+        label, value = self.schema.enum_labels.get(type(member)), member.value
         if label is None:
-            return self.pack(member.value, depth)
-
-
-        is_plain = type(member.value) in EXACT
-        wire = EnumWire(label, self.pack(member.value, depth)) if is_plain else EnumWire(label, None, member.name)
+            return self.pack(value, depth)
+        wire = EnumWire(label, None, member.name) if type(value) not in EXACT else EnumWire(label, self.pack(value))
         return Ext(values.ENUM, _encode(wire))
 
 

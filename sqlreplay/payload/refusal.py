@@ -1,6 +1,7 @@
 """Say why a value cannot be stored, where it is, and what to store instead."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from sqlreplay.errors import PayloadUnsupported
@@ -32,7 +33,7 @@ def as_unsupported(error: Exception) -> PayloadUnsupported:
     )
 
 
-def explain_refusal(value: Any, known_classes: str) -> str:
+def explain_refusal(value: Any, known_classes: Sequence[str]) -> str:
     """Name what was found and how its data can be stored all the same."""
     kind = type(value)
     found = f"a value of type {kind.__module__}.{kind.__qualname__} has no safe form as bytes"
@@ -46,7 +47,8 @@ def explain_refusal(value: Any, known_classes: str) -> str:
     for base in BUILTIN_BASES:
         if isinstance(value, base):
             return f"{found}; store {base.__name__}(value), or annotate the field with {kind.__qualname__}"
+    known = ", ".join(known_classes) or "none"
     return (
-        f"{found}: only classes that the annotations of the item type name can be rebuilt (here: {known_classes}); "
+        f"{found}: only classes that the annotations of the item type name can be rebuilt (here: {known}); "
         f"annotate the field with {kind.__qualname__}, or store plain data, such as a dict of its attributes"
     )

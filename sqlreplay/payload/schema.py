@@ -15,6 +15,7 @@ from typing import Any
 
 import pydantic
 
+from sqlreplay.errors import BadArgument
 from sqlreplay.payload.classes import AttributeClass, ModelClass, NamedTupleClass, RecordClass
 
 __all__ = ["Schema"]
@@ -23,25 +24,31 @@ __all__ = ["Schema"]
 class Schema:
     """The classes within reach of one item type, by class and by name.
 
-    Schema(RolloutState).label_of(Status)
+    Schema(RolloutState).enums["Status"]
     """
 
     def __init__(self, item_type: type) -> None:
         found = list(_reachable(item_type))
         names = [cls.__name__ for cls in found]
-        labels = {
-            cls: cls.__name__ if names.count(cls.__name__) == 1 else f"{cls.__module__}.{cls.__qualname__}"
-            for cls in found
-        }
-        self.enums = {label: cls for cls, label in labels.items() if issubclass(cls, enum.Enum)}
-        self.records = {
-            label: record for cls, label in labels.items() if (record := record_class(cls)) is not None
-        }
+        self.class_names: list[str] = []
+        self.enums: dict[str, type[enum.Enum]] = {}
+        self.records: dict[str, RecordClass] = {}
+        for cls in found:
+            label = cls.__name__ if names.count(cls.__name__) == 1 else f"{cls.__module__}.{cls.__qualname__}"
+            if label in self.class_names:
+                raise BadArgument(
+                    f"the annotations of {item_type.__name__} name two classes {label!r}, which the bytes could not "
+                    "tell apart; rename one of them"
+                )
+            self.class_names.append(label)
+            if issubclass(cls, enum.Enum):
+                self.enums[label] = cls
+            elif (record := record_class(cls)) is not None:
+                hints = _hints(cls).items()
+                record.number_lists = frozenset(name for name, hint in hints if _is_number_list(hint))
+                self.records[label] = record
         self.enum_labels: dict[type, str] = {cls: label for label, cls in self.enums.items()}
         self.record_labels: dict[type, str] = {record.cls: label for label, record in self.records.items()}
-
-    def __repr__(self) -> str:
-        return ", ".join(sorted([*self.enums, *self.records])) or "none"
 
 
 def record_class(cls: type) -> RecordClass | None:
@@ -50,7 +57,8 @@ def record_class(cls: type) -> RecordClass | None:
         return ModelClass(cls)
     if issubclass(cls, tuple):
         return NamedTupleClass(cls) if hasattr(cls, "_fields") else None
-    if issubclass(cls, enum.Enum) or cls.__new__ is not object.__new__ or cls.__module__ == "builtins":
+    is_plain = cls.__new__ is object.__new__ and cls.__module__ != "builtins" and not inspect.isabstract(cls)
+    if issubclass(cls, enum.Enum) or not is_plain:
         return None
     return AttributeClass(cls)
 
@@ -88,6 +96,16 @@ def _inside(annotation: Any) -> list[Any]:
     inside = [origin, *typing.get_args(annotation)]
     inside += [getattr(annotation, "__supertype__", None), getattr(annotation, "__value__", None)]
     return [part for part in inside if part is not None]
+
+
+def _is_number_list(annotation: Any) -> bool:
+    """Recognise `list[int]` and `list[float]`, also where None is allowed."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _is_number_list(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return all(_is_number_list(part) for part in arguments if part is not types.NoneType)
+    return origin is list and arguments[0] in (int, float)
 
 
 def _hints(cls: type) -> dict[str, Any]:

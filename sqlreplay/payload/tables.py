@@ -4,7 +4,6 @@ A group's samples share most of their values (sampling parameters, status, unuse
 and converted in one C call instead of one per object.
 """
 
-import contextlib
 from collections.abc import Collection, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -69,12 +68,15 @@ def columns_of(record: RecordClass, objects: Sequence[Any]) -> Columns:
     names = record.names if record.names is not None else tuple(rows[0])
     width = len(names)
     if width > 1 and set(map(len, rows)) == {width}:
-        with contextlib.suppress(KeyError):
+        try:
             values = list(map(itemgetter(*names), rows))
             kinds = list(map(type, chain.from_iterable(values)))
+            columns = zip(*values, strict=True)
             if kinds == kinds[:width] * len(rows):
-                return list(zip(names, kinds, zip(*values, strict=True), strict=False))
-            return [(name, _kind_of(column), column) for name, column in zip(names, zip(*values, strict=True), strict=True)]
+                return list(zip(names, kinds, columns, strict=False))
+            return [(name, _kind_of(column), column) for name, column in zip(names, columns, strict=True)]
+        except KeyError:
+            pass
     for index, row in enumerate(rows):
         record.check_declared(row, index)
     found = dict.fromkeys(name for row in rows for name in row)
@@ -87,9 +89,7 @@ def _kind_of(column: Column) -> type | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def model_state(
-    record: ModelClass, objects: Sequence[Any]
-) -> tuple[list[int], list[list[str]], Column, Column]:
+def model_state(record: ModelClass, objects: Sequence[Any]) -> tuple[list[int], list[list[str]], Column, Column]:
     """Read the state of pydantic models: picks, the distinct sets of set fields, extra fields, private attributes."""
     sets = [item.__pydantic_fields_set__ for item in objects]
     distinct = sets[:1]
@@ -118,7 +118,9 @@ def build_objects(record: RecordClass, table: Table, waived: Collection[str] = (
         extras = _move_unknown(record, fields, extras)
     is_complete = record.names is not None and len(fields) == len(record.names)
     fillers = {} if is_complete else record.missing(fields, waived)
-    rows = _rows_of(fields if record.names is None else {name: fields.get(name) for name in record.names}, count)
+    if record.names is not None:
+        fields = dict(zip(record.names, map(fields.get, record.names), strict=True))
+    rows = _rows_of(fields, count)
     for name, fill in fillers.items():
         for row in rows:
             row[name] = fill(row)

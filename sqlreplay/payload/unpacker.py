@@ -44,9 +44,7 @@ class Unpacker:
     def find(self, offset: int, size: int) -> memoryview:
         """Return one of the section's buffers."""
         if offset < 0 or size < 0 or offset + size > len(self.buffers):
-            raise PayloadDamaged(
-                f"found a buffer at {offset} of {size} bytes, the section has {len(self.buffers)}"
-            )
+            raise PayloadDamaged(f"found a buffer at {offset} of {size} bytes, the section has {len(self.buffers)}")
         return self.buffers[offset : offset + size]
 
     def read_extension(self, code: int, data: memoryview) -> Any:
@@ -101,8 +99,8 @@ class Unpacker:
 
     def _unknown_class(self, label: str) -> str:
         return (
-            f"these bytes hold a {label!r}, the item type's annotations name only these classes: {self.schema}; "
-            "read them with the item_type that wrote them"
+            f"these bytes hold a {label!r}, the annotations of the item type name only "
+            f"{', '.join(self.schema.class_names)}: read them with the item_type that wrote them"
         )
 
     def _read_array(self, data: memoryview) -> Any:

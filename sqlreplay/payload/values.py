@@ -157,15 +157,11 @@ FORMS: Final[tuple[Form, ...]] = (
     Form(LARGE_INTEGER, int, bytes, _write_integer, _read_integer),
     Form(TEXT, str, bytes, _write_text, _read_text),
     Form(18, bytearray, bytes, bytes, bytearray),
-    Form(
-        19, complex, tuple[float, float], lambda value: (value.real, value.imag), lambda wire: complex(*wire)
-    ),
+    Form(19, complex, tuple[float, float], lambda value: (value.real, value.imag), lambda wire: complex(*wire)),
     Form(20, datetime.datetime, Moment, _write_moment, _read_moment),
     Form(21, datetime.date, tuple[int, int, int], _write_date, lambda wire: datetime.date(*wire)),
     Form(22, datetime.time, Clock, _write_clock, _read_clock),
-    Form(
-        23, datetime.timedelta, tuple[int, int, int], _write_duration, lambda wire: datetime.timedelta(*wire)
-    ),
+    Form(23, datetime.timedelta, tuple[int, int, int], _write_duration, lambda wire: datetime.timedelta(*wire)),
     Form(24, decimal.Decimal, str, str, decimal.Decimal),
     Form(25, uuid.UUID, bytes, lambda value: value.bytes, lambda data: uuid.UUID(bytes=data)),
 )

@@ -121,9 +121,7 @@ def _test(node: Leaf, expression: ColumnElement[Any], kind: Kind) -> Condition:
         case Comparison(_, comparison, value):
             return _compared(expression, kind, "$eq" if comparison == "$ne" else comparison, value)
         case Between(_, lower, upper):
-            return and_(
-                _compared(expression, kind, "$gte", lower), _compared(expression, kind, "$lte", upper)
-            )
+            return and_(_compared(expression, kind, "$gte", lower), _compared(expression, kind, "$lte", upper))
         case Membership(_, _, values):
             equals = [_restated(expression.type, "$eq", value) for value in values if kind_of(value) == kind]
             members = [equal[1] for equal in equals if not isinstance(equal, bool)]

@@ -183,9 +183,7 @@ class _Parser:
     def count_values(self, count: int, path: str) -> None:
         self.num_values += count
         if self.num_values > MAX_VALUES:
-            raise refusal(
-                path, f"found more than the {MAX_VALUES:,} values a query may have; split the query"
-            )
+            raise refusal(path, f"found more than the {MAX_VALUES:,} values a query may have; split the query")
 
 
 def _as_mapping(query: object) -> Mapping[object, object] | None:

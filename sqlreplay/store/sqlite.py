@@ -211,6 +211,11 @@ class SqliteBackend:
             return StoreUnavailable(
                 f"The disk that holds {self.path} is full. Nothing of this call was stored; free some space and retry."
             )
+        if "disk I/O error" in cause:
+            return StoreUnavailable(
+                f"The system refused to read or write {self.path}. Nothing of this call was stored; look at the disk, "
+                "its quota and the limit on file sizes (ulimit -f), and retry."
+            )
         return StoreRefused(f"SQLite refused a statement on {self.path}: {cause}.")
 
 

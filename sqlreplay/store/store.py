@@ -89,11 +89,13 @@ class Store:
         train_step: int | None = None,
         timeout: float | None = None,
         require_full: bool = False,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Batch:
         """Take groups of several tasks in one transaction and read their bytes after it.
 
         Without a timeout this takes what is there. With one it waits until all is there, and at the deadline takes
-        what is there, or nothing if all is required (`full` tells which).
+        what is there, or nothing if all is required (`full` tells which). A wait that is no longer wanted takes
+        nothing.
         """
         deadline = asyncio.get_running_loop().time() + (timeout or 0)
         waiter = asyncio.Event()
@@ -104,9 +106,11 @@ class Store:
                 waiter.clear()
                 left = deadline - asyncio.get_running_loop().time()
                 must_be_full = left > 0 or require_full
-                claimed = await self._try_claim(run_name, claims, max_tokens, train_step, must_be_full)
+                claimed = await self._try_claim(run_name, claims, max_tokens, train_step, must_be_full, is_wanted)
                 if claimed is not None or left <= 0:
                     break
+                if self._closing or not is_wanted():
+                    raise StoreClosed(f"The store at {self.config} was closed while a call waited; nothing was taken.")
                 await self._changed(waiter, min(left, next(polls, POLL_S[-1])))
         finally:
             self._waiters.discard(waiter)
@@ -125,6 +129,7 @@ class Store:
         max_tokens: int | None,
         train_step: int | None,
         must_be_full: bool,
+        is_wanted: Callable[[], bool],
     ) -> dict[str, list[Any]] | None:
         run = await self.run(run_name)
         if must_be_full and max_tokens is None and not await self.is_ready(run_name, claims):
@@ -147,6 +152,7 @@ class Store:
                     tokens = 0 if found.tokens_full else tokens - found.tokens
             if train_step is not None:
                 await raise_train_steps(connection, dict.fromkeys(task_ids.values(), train_step))
+            raise_if(must_be_full and not is_wanted())
             return taken
 
         try:
@@ -327,8 +333,6 @@ class Store:
 
     async def _changed(self, waiter: asyncio.Event, at_most_s: float) -> None:
         """Wait for a change made by this process, or until it is time to look for one made by another."""
-        if self._closing:
-            raise StoreClosed(f"The store at {self.config} was closed while a call waited; nothing was taken.")
         try:
             await asyncio.wait_for(waiter.wait(), at_most_s)
         except TimeoutError:

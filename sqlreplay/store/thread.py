@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _threads: dict[object, "StoreThread"] = {}
 _registry = threading.Lock()
+_ending: set["StoreThread"] = set()
 _inherited: list["StoreThread"] = []
 FORK_TIMEOUT_S = 120
 
@@ -66,6 +67,7 @@ class StoreThread:
             self._stopped = True
         self.loop.run_until_complete(asyncio.sleep(0))  # tell those who came too late
         self.loop.close()
+        _ending.discard(self)
         self._ended.set_result(None)
 
     def soon(self, callback: Callable[..., None], *arguments: Any) -> None:
@@ -151,6 +153,7 @@ class StoreThread:
             self.handles -= 1
             if self.handles > 0:
                 return None
+            _ending.add(self)
             asyncio.run_coroutine_threadsafe(self._shut_down(), self.loop)
             for key in [key for key, thread in _threads.items() if thread is self]:
                 del _threads[key]
@@ -178,6 +181,9 @@ def _before_fork() -> None:
     ]
     for future in pausing:
         future.result(timeout=FORK_TIMEOUT_S)
+    for thread in list(_ending):
+        if threading.current_thread() is not thread._thread:
+            thread._ended.result(timeout=FORK_TIMEOUT_S)
 
 
 def _after_fork_in_parent() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from sqlreplay.cli.bench_report import Measure, Row
 
+pytestmark = pytest.mark.timeout(300)  # some ten seconds of work each, on machines that are often busy
 SMALL_RUN = ("--quick", "--stored", "300")
 MEASURED_BY_SIZE = (
     "take_batch of 128",

@@ -100,6 +100,24 @@ def test_a_process_that_forgets_to_close_ends(url: str, ending: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "opening",
+    [
+        "with BlockingReplayBuffer(url): pass",
+        "async def main():\n    async with ReplayBuffer(url): pass\nasyncio.run(main())",
+    ],
+    ids=["blocking", "async"],
+)
+@pytest.mark.parametrize("bad_url", ["sqlite:////dev/null/replay.db", "postgresql:///replay?host=/nowhere"])
+def test_a_store_that_cannot_be_opened_is_an_error_and_no_wait(bad_url: str, opening: str) -> None:
+    process = start_script(f'print("opens", flush=True)\n{opening}', bad_url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "opens\n"
+    code, errors, _ = end_of(process, time.monotonic())
+    assert code == 1
+    assert errors.strip().splitlines()[-1].startswith("sqlreplay.errors.StoreUnavailable")
+
+
+@pytest.mark.parametrize(
     "wait",
     [
         'BlockingReplayBuffer(url).take_batch({"math": 1}, timeout=60)',

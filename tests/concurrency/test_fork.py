@@ -113,11 +113,13 @@ def test_fork_while_another_thread_puts(url: str) -> None:
         try:
             children = []
             for child in range(1, 6):
-                wait_until(lambda before=len(put): len(put) > before)
+                before = len(put)
+                wait_until(lambda before=before: len(put) > before)
                 numbers = range(child * 10**6, child * 10**6 + 5)
                 children.append(forked(lambda numbers=numbers: put_blocking(buffer, numbers)))
             assert [ended(child) for child in children] == [0] * 5
-            wait_until(lambda before=len(put): len(put) > before)
+            before = len(put)
+            wait_until(lambda: len(put) > before)
         finally:
             stop.set()
             thread.join(30)

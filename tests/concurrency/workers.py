@@ -43,8 +43,7 @@ def number_of(group: list[RolloutState]) -> int:
     assert number is not None
     found = [(state.group_id, state.rollout_id, state.response, state.response_ids) for state in group]
     expected = [
-        (number, number * SAMPLES + index, f"answer {number} {index}", [5, number % 1000])
-        for index in range(SAMPLES)
+        (number, number * SAMPLES + index, f"answer {number} {index}", [5, number % 1000]) for index in range(SAMPLES)
     ]
     assert found == expected, f"group {number} is not whole: {found}"
     return number
@@ -74,7 +73,16 @@ def stored(url: str, **query: Any) -> list[int]:
 
 def start(role: str, **arguments: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error::RuntimeWarning", "-W", "error::ResourceWarning", __file__, role, json.dumps(arguments)],
+        [
+            sys.executable,
+            "-W",
+            "error::RuntimeWarning",
+            "-W",
+            "error::ResourceWarning",
+            __file__,
+            role,
+            json.dumps(arguments),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -172,7 +180,9 @@ async def mix(url: str, log: str, put_log: str, numbers: list[int], tasks: list[
                 assert not any(expired.values())
             else:
                 timeout = 0.05 if verb == "wait" else None
-                batches, counts = await buffer.take_batch({task: chance.randint(1, 5) for task in tasks}, timeout=timeout)
+                batches, counts = await buffer.take_batch(
+                    {task: chance.randint(1, 5) for task in tasks}, timeout=timeout
+                )
                 assert counts == {task: len(groups) for task, groups in batches.items()}
                 taken.add(number_of(group) for groups in batches.values() for group in groups)
                 if stopping and not todo and not any(batches.values()):

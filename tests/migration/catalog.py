@@ -78,7 +78,7 @@ async def describe_postgres(connection: AsyncConnection) -> dict[str, Any]:
 
 async def index_statements(connection: AsyncConnection) -> dict[str, str]:
     query = SQLITE_INDEXES if connection.dialect.name == "sqlite" else POSTGRES_INDEXES
-    return {name: sql for name, sql in await connection.execute(query)}
+    return dict((await connection.execute(query)).all())
 
 
 async def table_names(connection: AsyncConnection) -> set[str]:

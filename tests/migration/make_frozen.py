@@ -102,7 +102,12 @@ def main() -> Path:
     path.unlink(missing_ok=True)
     asyncio.run(write(path))
     connection = sqlite3.connect(path, isolation_level=None)
-    for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "PRAGMA journal_mode = DELETE", "PRAGMA page_size = 2048", "VACUUM"):
+    for statement in (
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA page_size = 2048",
+        "VACUUM",
+    ):
         connection.execute(statement).fetchall()
     connection.close()
     return path

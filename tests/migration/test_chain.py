@@ -130,10 +130,13 @@ async def test_postgres_tables_are_set_up_as_a_queue(empty_postgres_url: str) ->
     """Bodies arrive compressed, and rows come and go: neither setting has a place in SQLAlchemy's definitions."""
     async with opened(empty_postgres_url) as database, database.session(write=True) as connection:
         await schema.upgrade(database.backend, connection)
-        storage = "SELECT attstorage::text FROM pg_attribute WHERE attrelid = 'sqlreplay_payloads'::regclass AND attname = 'body'"
+        storage = (
+            "SELECT attstorage::text FROM pg_attribute "
+            "WHERE attrelid = 'sqlreplay_payloads'::regclass AND attname = 'body'"
+        )
         assert (await connection.execute(text(storage))).scalar() == "e"
         options = "SELECT relname, reloptions FROM pg_class WHERE relname IN ('sqlreplay_groups', 'sqlreplay_payloads')"
-        found = {name: settings for name, settings in await connection.execute(text(options))}
+        found = dict((await connection.execute(text(options))).all())
         assert "fillfactor=70" in found["sqlreplay_groups"]
         assert all("autovacuum_vacuum_scale_factor=0.01" in settings for settings in found.values())
 

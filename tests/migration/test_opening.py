@@ -145,7 +145,7 @@ async def test_newer_tables_are_refused(url: str, mode: str) -> None:
 async def test_check_asks_for_the_command(empty_url: str) -> None:
     """`schema="check"` creates nothing and says what to type."""
     buffer = ReplayBuffer(empty_url, item_type=dict, schema="check")
-    with pytest.raises(SchemaMissing, match="sqlreplay db upgrade --url '?(sqlite|postgresql):"):
+    with pytest.raises(SchemaMissing, match=r"sqlreplay db upgrade --url '?(sqlite|postgresql):"):
         await buffer.size()
     await buffer.close()
     async with opened(empty_url) as database, database.session(write=False) as connection:

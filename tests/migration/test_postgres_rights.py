@@ -27,9 +27,7 @@ async def test_schemas_are_stores_of_their_own(empty_postgres_url: str) -> None:
             database.session(write=False) as connection,
         ):
             assert "sqlreplay_groups" in await table_names(connection)
-        async with ReplayBuffer(
-            empty_postgres_url, item_type=dict, postgres_schema=name, schema="check"
-        ) as buffer:
+        async with ReplayBuffer(empty_postgres_url, item_type=dict, postgres_schema=name, schema="check") as buffer:
             assert await buffer.size() == number + 1
             taken = await buffer.get(9, "math", "completed")
             assert taken == [[{"store": name, "copy": copy}] for copy in range(number + 1)]

@@ -102,9 +102,7 @@ fields = st.one_of(st.sampled_from(sorted(FIELDS)), st.sampled_from([f"meta.{nam
 operators: st.SearchStrategy[Row] = st.one_of(
     st.fixed_dictionaries({}, optional={"$eq": values, "$ne": values}),
     st.fixed_dictionaries({}, optional=dict.fromkeys(("$gt", "$gte", "$lt", "$lte"), ordered)),
-    st.fixed_dictionaries(
-        {}, optional={name: st.lists(values, max_size=6) for name in ("$in", "$not_in", "$nin")}
-    ),
+    st.fixed_dictionaries({}, optional={name: st.lists(values, max_size=6) for name in ("$in", "$not_in", "$nin")}),
     st.fixed_dictionaries({"$between": st.one_of(st.tuples(numbers, numbers), st.tuples(texts, texts))}),
 ).filter(bool)
 negatable = st.recursive(operators, lambda inner: st.fixed_dictionaries({"$not": inner}), max_leaves=2)
@@ -205,16 +203,12 @@ def test_the_largest_queries_stay_below_the_parameter_limit(scratch: Scratch, na
 )
 def test_columns_are_compared_bare_so_that_their_indexes_serve(query: Row, sql: str) -> None:
     condition = compile_query(parse_query(query, FIELDS), PostgresColumns(groups))
-    statement = str(
-        condition.compile(dialect=postgresql.dialect(), compile_kwargs={"render_postcompile": True})
-    )
+    statement = str(condition.compile(dialect=postgresql.dialect(), compile_kwargs={"render_postcompile": True}))
     assert re.sub(r"%\(\w+\)s(::\w+)?", ":v", statement).replace("query_scratch.", "") == sql
 
 
 def test_postgres_compares_text_by_code_point_whatever_its_locale() -> None:
-    condition = compile_query(
-        parse_query({"task_name": {"$gt": "a"}, "meta.x": "b"}), PostgresColumns(groups)
-    )
+    condition = compile_query(parse_query({"task_name": {"$gt": "a"}, "meta.x": "b"}), PostgresColumns(groups))
     statement = str(condition.compile(dialect=postgresql.dialect()))
     assert statement.count('COLLATE "C"') == 2
 

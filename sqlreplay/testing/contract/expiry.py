@@ -16,7 +16,8 @@ def is_reset(state: RolloutState) -> bool:
         state.tokens == state.prompt_ids
         and state.response == ""
         and state.response_ids == state.logprobs == state.response_model_steps == []
-        and state.response_mask is state.reward is state.finish_reason is state.routed_experts is None
+        and {state.finish_reason, state.error_msg} == {None}
+        and all(value is None for value in (state.response_mask, state.reward, state.routed_experts))
     )
 
 
@@ -172,7 +173,8 @@ class PutExpiryContract:
         assert [state.status for state in group] == [Status.EXPIRED] * 2
         assert [state.rollout_id for state in group] == [1000, 1001]
         for state in group:
-            assert state.response_ids is state.prompt_ids is state.reward is state.response_mask is None
+            for name in ("prompt_ids", "response", "response_ids", "logprobs", "response_mask", "reward"):
+                assert getattr(state, name) is None
             assert state.extra_fields == {}
 
     async def test_not_retryable_stores_what_is_fresh(self, url: str) -> None:

@@ -85,8 +85,8 @@ class PayloadContract:
         assert [type(item) for item in taken] == [type(item) for item in items]
 
     @pytest.mark.parametrize("kind", [Record, Plain, bytes], ids=["dataclass", "plain class", "bytes"])
-    async def test_items_without_steps_age_by_the_model_step_of_the_put(self, url: str, kind: type) -> None:
-        items = [b"one"] if kind is bytes else [kind("one")]
+    async def test_items_without_steps_age_by_the_model_step_of_the_put(self, url: str, kind: type[Any]) -> None:
+        items: list[Any] = [b"one"] if kind is bytes else [kind("one")]
         async with ReplayBuffer(url, item_type=kind) as buffer:
             await buffer.put(items, "math", model_step=3)
             assert await buffer.refresh_staleness(task_stale_thresholds={"math": 6}, current_train_step=9) == {

@@ -13,7 +13,7 @@ async def refresh(buffer: ReplayBuffer[RolloutState], step: int, threshold: int 
     await buffer.refresh_staleness(task_stale_thresholds={"math": threshold}, current_train_step=step)
 
 
-async def staleness_of(buffer: ReplayBuffer[RolloutState]) -> dict[int, tuple[int, list[int]]]:
+async def staleness_of(buffer: ReplayBuffer[RolloutState]) -> dict[int | None, tuple[int, list[int]]]:
     """Return by group number what the `StorageItem` and what its samples say, once a query has agreed."""
     read = {}
     for found in await buffer.find():
