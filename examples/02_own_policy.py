@@ -1,4 +1,10 @@
-"""A policy of your own: the hardest questions first, and none that every sample solved."""
+"""A policy of your own: the hardest questions first, and none that every sample solved.
+
+Prints:
+    Is 2**31 - 1 prime? [0.0, 0.0]
+    17 * 23? [1.0, 0.0]
+    left: 1
+"""
 
 import asyncio
 import tempfile

@@ -1,13 +1,14 @@
 """What the store indexes of a group, measured from its samples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sqlreplay.records import is_agentic, newest_trainable_step, oldest_step_of, read_field
+from sqlreplay.records import reader, step_span
 
 __all__ = ["GroupNumbers", "group_numbers"]
 
+Read = Callable[[str], Any]
 SEQUENCES = (("input_ids",), ("prompt_ids", "response_ids"), ("tokens",))
 
 
@@ -30,17 +31,20 @@ class GroupNumbers(NamedTuple):
 
 def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbers:
     """Measure a group. Items with no place for steps take the model step of the put."""
-    steps = [oldest_step_of(item) if carries_steps(item) else model_step for item in group]
+    reads = [reader(item) for item in group]
+    spans = [step_span(read) for read in reads]
+    steps = [span[0] if carries_steps(item) else model_step for item, span in zip(group, spans, strict=True)]
     known = [step for step in steps if step is not None]
-    fresh = [] if is_agentic(group) else [s for item in group if (s := newest_trainable_step(item)) is not None]
-    mean, deviation = mean_and_deviation([score for item in group if (score := score_of(item)) is not None])
+    agentic = any(read("input_ids") is not None or read("labels") is not None for read in reads)
+    fresh = [] if agentic else [newest for _, newest in spans if newest is not None]
+    mean, deviation = mean_and_deviation([score for read in reads if (score := score_of(read)) is not None])
     return GroupNumbers(
         steps=steps,
         oldest_step=min(known, default=None),
         latest_step=max(known) if known and len(known) == len(steps) else None,
         token_fresh_step=min(fresh, default=None),
-        staleness=max((read_field(item, "seq_staleness") or 0) for item in group),
-        num_tokens=sum(map(count_tokens, group)),
+        staleness=max((read("seq_staleness") or 0) for read in reads),
+        num_tokens=sum(map(count_tokens, reads)),
         reward_mean=mean,
         reward_std=deviation,
     )
@@ -52,9 +56,9 @@ def carries_steps(item: Any) -> bool:
     return hasattr(item, "response_model_steps")
 
 
-def score_of(item: Any) -> float | None:
+def score_of(read: Read) -> float | None:
     """Return a sample's reward where it is a finite number, or has one under `score`."""
-    reward = read_field(item, "reward")
+    reward = read("reward")
     score = reward.get("score") if isinstance(reward, dict) else reward
     if isinstance(score, (int, float)) and abs(score) < math.inf:
         return float(score)
@@ -73,10 +77,10 @@ def mean_and_deviation(values: list[float]) -> tuple[float | None, float | None]
     return (mean, deviation) if math.isfinite(deviation) else (None, None)
 
 
-def count_tokens(item: Any) -> int:
+def count_tokens(read: Read) -> int:
     """Count the tokens a trainer would see: the whole agentic sequence, else prompt and response."""
     for names in SEQUENCES:
-        found = [value for name in names if (value := read_field(item, name)) is not None]
+        found = [value for name in names if (value := read(name)) is not None]
         if found:
             return sum(map(len, found))
-    return int(read_field(item, "num_tokens") or 0)
+    return int(read("num_tokens") or 0)

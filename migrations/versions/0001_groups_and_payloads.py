@@ -88,7 +88,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     for name, columns, where in (
-        ("fifo", ["task_id", "status", "uid"], "lease_id IS NULL"),
+        ("fifo", ["task_id", "status", "uid", "lease_id"], "lease_id IS NULL"),
         ("staleness", ["task_id", "status", "stale_from_step", "uid"], "lease_id IS NULL"),
         ("leased", ["task_id", "lease_id"], "lease_id IS NOT NULL"),
         ("token_fresh", ["task_id", "status", "token_fresh_step"], "token_fresh_step IS NOT NULL"),

@@ -228,7 +228,7 @@ class BarePostgres(Bare):
         return ids
 
     async def lock_epoch(self) -> None:
-        await self.connection.fetch("SELECT pg_advisory_xact_lock($1)", 0)
+        await self.connection.fetch("SELECT pg_advisory_xact_lock(hashtext(current_schema()))")
 
     async def round_trip(self) -> None:
         await self.connection.fetch("SELECT 1")

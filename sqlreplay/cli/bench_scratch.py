@@ -151,7 +151,6 @@ class PostgresScratch(Scratch):
                 for table in TABLES
             ),
             *(f"VACUUM ANALYZE {schema}.sqlreplay_{table}" for schema in (source, target) for table in TABLES),
-            "CHECKPOINT",
         )
 
     async def open_bare(self, name: str) -> Bare:

@@ -74,7 +74,7 @@ class ArrayWire(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class ScalarWire(Struct, array_like=True, forbid_unknown_fields=True):
-    """A numpy scalar; `np.str_` and `np.bytes_` hold Python text and bytes, which dtypes would strip of NULs."""
+    """A numpy scalar. Text, bytes and void are named by kind alone: as a dtype they would lose their NULs."""
 
     dtype: DtypeWire
     mantissa_bits: int
@@ -110,10 +110,13 @@ def read_array(wire: ArrayWire, find: Find) -> Any:
 
 
 def write_scalar(scalar: Any) -> ScalarWire:
-    if scalar.dtype.kind == "U":
+    numpy = sys.modules["numpy"]
+    if type(scalar) is numpy.str_:
         return ScalarWire("U", 0, str(scalar).encode("utf-8", "surrogatepass"))
-    if scalar.dtype.kind == "S":
+    if type(scalar) is numpy.bytes_:
         return ScalarWire("S", 0, bytes(scalar))
+    if type(scalar) is numpy.void and scalar.dtype.names is None:
+        return ScalarWire("V", 0, scalar.tobytes())
     dtype, mantissa_bits = _write_dtype(scalar.dtype)
     return ScalarWire(dtype, mantissa_bits, scalar.tobytes())
 
@@ -122,13 +125,11 @@ def read_scalar(wire: ScalarWire) -> Any:
     numpy = _load_numpy()
     if wire.dtype == "U":
         return numpy.str_(wire.data.decode("utf-8", "surrogatepass"))
-    if wire.dtype == "S":
-        return numpy.bytes_(wire.data)
+    if wire.dtype in ("S", "V"):
+        return (numpy.bytes_ if wire.dtype == "S" else numpy.void)(wire.data)
     dtype = _read_dtype(wire.dtype, wire.mantissa_bits)
     _check_size([], dtype.itemsize, len(wire.data))
-    array = numpy.empty((), dtype)
-    _bytes_of(array)[:] = wire.data
-    return array[()]
+    return numpy.frombuffer(bytearray(wire.data), dtype)[0]
 
 
 def write_tensor(tensor: Any, keep: Keep) -> TensorWire:
@@ -158,7 +159,7 @@ def read_tensor(wire: TensorWire, find: Find) -> Any:
     if wire.size:
         tensor = torch.frombuffer(bytearray(find(wire.offset, wire.size)), dtype=dtype).reshape(wire.shape)
     else:
-        tensor = torch.empty(wire.shape, dtype=dtype)
+        tensor = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(wire.shape)
     return tensor.requires_grad_() if wire.requires_grad else tensor
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from types import NoneType
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -123,48 +123,49 @@ class Codec(Generic[Item]):
     def _draft_values(self, items: Sequence[Item]) -> list[Draft]:
         packer = Packer(self._schema)
         body = packer.document(lambda: packer.pack_list(items, MAX_DEPTH))
-        return [self._draft(LASTING, packer, body)]
+        return [self._draft(packer, body)]
 
     def _draft_tables(self, record: RecordClass, items: Sequence[Item]) -> list[Draft]:
         columns = columns_of(record, items)
         lasting = [column for column in columns if column[0] not in self.response_fields]
         response = [column for column in columns if column[0] in self.response_fields]
-        drafts = [self._draft_table(record, LASTING, items, lasting, [name for name, _, _ in response])]
+        packer = Packer(self._schema)
+        drafts = [self._draft_table(record, packer, items, lasting, [name for name, _, _ in response])]
         if response:
-            drafts.append(self._draft_table(record, RESPONSE, items, response, []))
+            after = Packer(self._schema, RESPONSE, packer)
+            drafts.append(self._draft_table(record, after, items, response, []))
         return drafts
 
     def _draft_table(
         self,
         record: RecordClass,
-        section: int,
+        packer: Packer,
         items: Sequence[Item],
         columns: Columns,
         elsewhere: list[str],
     ) -> Draft:
-        packer = Packer(self._schema)
-
         def pack() -> Table:
             fields, absent = packer.pack_columns(record, columns)
             table = Table([0] * len(items), fields, absent, elsewhere)
-            if section == LASTING and isinstance(record, ModelClass):
+            if packer.section == LASTING and isinstance(record, ModelClass):
                 table.picks, table.state = packer.pack_state(record, items)
             return table
 
-        return self._draft(section, packer, packer.document(pack))
+        return self._draft(packer, packer.document(pack))
 
-    def _draft(self, section: int, packer: Packer, body: bytes) -> Draft:
+    def _draft(self, packer: Packer, body: bytes) -> Draft:
         directory = Directory(self.item_type.__name__, self._record is not None, len(body))
-        return Draft(section, packer, body, directory)
+        return Draft(packer, body, directory)
 
     def _decode(self, lasting: list[Part], response: list[Part], with_response: bool) -> Decoded[Item]:
+        references: dict[tuple[int, int], Any] = {}
         section = self._open(LASTING, lasting)
         steps = section.directory.steps
         if self._record is None:
             return Decoded(self._read_values(section), steps)
-        table = self._read_table(section)
+        table = self._read_table(LASTING, section, references)
         if with_response and table.elsewhere:
-            _join(table, self._read_table(self._open(RESPONSE, response)))
+            _join(table, self._read_table(RESPONSE, self._open(RESPONSE, response), references))
         elif with_response and response:
             raise PayloadDamaged("found a response section, the group was written without one")
         return Decoded(build_objects(self._record, table, waived=table.elsewhere), steps)
@@ -172,23 +173,23 @@ class Codec(Generic[Item]):
     def _open(self, section: int, parts: list[Part]) -> OpenSection:
         return read_section(open_section(section, parts, max_raw_bytes=self.max_raw_bytes))
 
-    def _unpacker(self, section: OpenSection) -> Unpacker:
+    def _read_body(self, number: int, section: OpenSection, references: dict[tuple[int, int], Any], wire: Any) -> Any:
         if section.directory.is_table != (self._record is not None):
             raise self._other_items(section)
-        unpacker = Unpacker(self._schema, section.buffers)
-        unpacker.restore_references(section.directory.references)
-        return unpacker
+        unpacker = Unpacker(self._schema, section.buffers, references)
+        unpacker.restore_references(number, section.directory.references)
+        return unpacker.document(section.body, wire)
 
     def _read_values(self, section: OpenSection) -> list[Item]:
-        items: list[Item] = self._unpacker(section).document(section.body)
+        items: list[Item] = self._read_body(LASTING, section, {}, Any)
         if type(items) is not list or not items:
             raise PayloadDamaged("found something else than a non-empty list of items")
         if self.item_type is not object and set(map(type, items)) != {self.item_type}:
             raise self._other_items(section)
         return items
 
-    def _read_table(self, section: OpenSection) -> Table:
-        table: Table = self._unpacker(section).document(section.body, Table)
+    def _read_table(self, number: int, section: OpenSection, references: dict[tuple[int, int], Any]) -> Table:
+        table: Table = self._read_body(number, section, references, Table)
         if not table.picks:
             raise PayloadDamaged("found a group without items")
         return table

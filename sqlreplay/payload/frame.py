@@ -32,8 +32,9 @@ FORMAT_VERSION: Final = 1
 COMPRESSED: Final = 1
 HEADER: Final = struct.Struct("<4sBBHIQQ")  # magic, version, flags, section, chunks, raw size, stored size
 
-SMALLEST_COMPRESSED: Final = 4096
-WORTHWHILE: Final = 0.9
+SMALLEST_COMPRESSED: Final = 32 * 1024
+WORTHWHILE: Final = 0.7
+SAMPLE_BYTES: Final = 4096
 STEP_BYTES: Final = 8 << 20
 WINDOW_LOG_MAX: Final = 23  # level 1 needs 19; a frame that asks for more is not ours and may want 2 GiB
 MAX_CHUNKS: Final = 1 << 16  # part = section * MAX_CHUNKS + index of the chunk
@@ -130,8 +131,12 @@ def open_section(section: int, parts: Sequence[Part], *, max_raw_bytes: int = MA
 
 
 def _deflate(pieces: Sequence[Buffer], raw_size: int) -> list[Buffer] | None:
-    """Compress, or answer None as soon as it is clear that it does not pay."""
-    if raw_size < SMALLEST_COMPRESSED:
+    """Compress, or answer None as soon as it is clear that it does not pay.
+
+    Token ids and logprobs shrink by a sixth at the price of encoding them twice over; text and sparse arrays shrink to
+    a fraction. A look at a few kilobytes tells which it is.
+    """
+    if raw_size < SMALLEST_COMPRESSED or not _looks_worthwhile(max(pieces, key=len)):
         return None
     compressor: Any = zstd.ZstdCompressor(level=1)
     compressor.set_pledged_input_size(raw_size)
@@ -146,6 +151,13 @@ def _deflate(pieces: Sequence[Buffer], raw_size: int) -> list[Buffer] | None:
         if produced > consumed * WORTHWHILE:
             return None
     return stored
+
+
+def _looks_worthwhile(piece: Buffer) -> bool:
+    view = memoryview(piece).cast("B")
+    starts = (0, len(view) // 3, 2 * len(view) // 3)
+    sample = b"".join(view[start : start + SAMPLE_BYTES] for start in starts)
+    return len(zstd.compress(sample, level=1)) <= len(sample) * WORTHWHILE
 
 
 def _inflate(section: int, stored: Sequence[memoryview], raw_size: int) -> Buffer:

@@ -28,7 +28,7 @@ from sqlreplay.payload.integers import (
 )
 from sqlreplay.payload.refs import is_reference
 from sqlreplay.payload.refusal import Refused, explain_refusal
-from sqlreplay.payload.schema import Schema
+from sqlreplay.payload.schema import Schema, can_be_rebuilt
 from sqlreplay.payload.tables import ABSENT, Column, Columns, ModelState, RecordsWire, Table, columns_of, model_state
 from sqlreplay.payload.values import FORMS, MAX_DEPTH, EnumWire
 
@@ -38,6 +38,7 @@ EXACT: Final = frozenset({NoneType, bool, int, float, str, bytes})
 COMPARABLE: Final = frozenset({bool, int, str, bytes})  # equal values of one of these types are the same
 NUMERIC: Final = frozenset({int, float})
 TEXT_ONLY: Final = frozenset({str})
+MAY_BE_ABSENT: Final = frozenset({None, type(ABSENT)})
 LONG_LIST: Final = 16
 FORM_OF: Final = {form.kind: form for form in FORMS if form.kind not in EXACT}
 WIDE: Final = {form.kind: form for form in FORMS if form.kind in EXACT}
@@ -55,10 +56,15 @@ _encode: Final = msgspec.msgpack.Encoder(enc_hook=_unseen).encode
 
 
 class Packer:
-    """Writes the documents of one section, and collects the buffers and references they point to."""
+    """Writes the documents of one section, and collects the buffers and references they point to.
 
-    def __init__(self, schema: Schema) -> None:
+    References that the section `before` holds already are not stored again.
+    """
+
+    def __init__(self, schema: Schema, section: int = 0, before: "Packer | None" = None) -> None:
         self.schema = schema
+        self.section = section
+        self.before = before
         self.buffers: list[Buffer] = []
         self.buffered_bytes = 0
         self.references: dict[Any, int] = {}
@@ -133,7 +139,7 @@ class Packer:
                 first = column[0]
                 fields[name] = first if column.count(first) == len(column) else column
             else:
-                if kind is None and any(value is ABSENT for value in column):
+                if kind in MAY_BE_ABSENT and any(value is ABSENT for value in column):
                     absent[name] = [index for index, value in enumerate(column) if value is ABSENT]
                     column = [None if value is ABSENT else value for value in column]
                 try:
@@ -262,10 +268,15 @@ class Packer:
         if kind is getattr(torch, "Tensor", None):
             return Ext(values.TENSOR, _encode(arrays.write_tensor(value, self.keep)))
         if is_reference(value):
-            number = self.references.setdefault(value, len(self.references))
-            self.met.add(number)
-            return Ext(values.REFERENCE, _encode(number))
-        raise Refused(explain_refusal(value, self.schema.class_names))
+            return Ext(values.REFERENCE, _encode(self._place_reference(value)))
+        raise Refused(explain_refusal(value, self.schema.class_names, can_be_rebuilt(kind)))
+
+    def _place_reference(self, reference: Any) -> tuple[int, int]:
+        if self.before is not None and reference in self.before.references:
+            return self.before.section, self.before.references[reference]
+        number = self.references.setdefault(reference, len(self.references))
+        self.met.add(number)
+        return self.section, number
 
     def _pack_enum(self, member: enum.Enum, depth: int) -> Any:
         label, value = self.schema.enum_labels.get(type(member)), member.value

@@ -19,7 +19,6 @@ __all__ = ["Draft", "PendingGroup"]
 class Draft:
     """One section whose body is encoded."""
 
-    section: int
     packer: Packer
     body: bytes
     directory: Directory
@@ -47,20 +46,19 @@ class PendingGroup:
 
     def finish(self, values: Sequence[Any] | None = None) -> list[Part]:
         """Return the parts. `values` are those of `refs`, for a caller that has fetched them already."""
-        known: dict[Any, Any] = {}
-        if values is not None:
-            if len(values) != len(self.refs):
-                raise BadArgument(
-                    f"found {len(values)} values for {len(self.refs)} references; give one for each of refs"
-                )
-            known = dict(zip(self.refs, values, strict=True))
+        refs = self.refs
+        if values is None:
+            values = fetch_values(refs) if refs else ()
+        if len(values) != len(refs):
+            raise BadArgument(f"found {len(values)} values for {len(refs)} references; give one for each of refs")
+        known = dict(zip(refs, values, strict=True))
         parts: list[Part] = []
         for draft in self._drafts:
             if draft.packer.references and not draft.directory.references:
                 _store_references(draft, known)
             pieces = lay_out(draft.directory, draft.body, draft.packer.buffers)
             parts += seal_section(
-                draft.section, pieces, chunk_bytes=self._chunk_bytes, max_raw_bytes=self._max_raw_bytes
+                draft.packer.section, pieces, chunk_bytes=self._chunk_bytes, max_raw_bytes=self._max_raw_bytes
             )
         return parts
 

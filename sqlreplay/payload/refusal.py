@@ -33,22 +33,23 @@ def as_unsupported(error: Exception) -> PayloadUnsupported:
     )
 
 
-def explain_refusal(value: Any, known_classes: Sequence[str]) -> str:
+def explain_refusal(value: Any, known_classes: Sequence[str], can_be_rebuilt: bool) -> str:
     """Name what was found and how its data can be stored all the same."""
     kind = type(value)
     found = f"a value of type {kind.__module__}.{kind.__qualname__} has no safe form as bytes"
+    if can_be_rebuilt:
+        return (
+            f"{found} here: only classes that the annotations of the item type name are rebuilt "
+            f"({', '.join(known_classes) or 'none'}). Annotate the field with {kind.__qualname__}, or store plain data"
+        )
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if isinstance(value, getattr(numpy, "ndarray", ())):
-        return f"{found}; store numpy.asarray(value)"
+        return f"{found}. Store numpy.asarray(value)"
     if isinstance(value, getattr(torch, "Tensor", ())):
-        return f"{found}; store value.detach() as a plain torch.Tensor"
+        return f"{found}. Store value.detach(), a plain torch.Tensor"
     if isinstance(value, type) or callable(value):
-        return f"{found}: code is never stored; store a name that your program looks up"
+        return f"{found}: code is never stored. Store a name that your program looks up"
     for base in BUILTIN_BASES:
         if isinstance(value, base):
-            return f"{found}; store {base.__name__}(value), or annotate the field with {kind.__qualname__}"
-    known = ", ".join(known_classes) or "none"
-    return (
-        f"{found}: only classes that the annotations of the item type name can be rebuilt (here: {known}); "
-        f"annotate the field with {kind.__qualname__}, or store plain data, such as a dict of its attributes"
-    )
+            return f"{found}. Store {base.__name__}(value)"
+    return f"{found}. Store plain data, such as str(value) or a dict of its attributes"

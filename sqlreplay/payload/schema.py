@@ -11,14 +11,16 @@ import sys
 import types
 import typing
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pydantic
 
 from sqlreplay.errors import BadArgument
 from sqlreplay.payload.classes import AttributeClass, ModelClass, NamedTupleClass, RecordClass
 
-__all__ = ["Schema"]
+__all__ = ["Schema", "can_be_rebuilt"]
+
+HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 class Schema:
@@ -51,14 +53,19 @@ class Schema:
         self.record_labels: dict[type, str] = {record.cls: label for label, record in self.records.items()}
 
 
+def can_be_rebuilt(cls: type) -> bool:
+    """Tell whether an annotation that names this class is enough to store its instances."""
+    return issubclass(cls, enum.Enum) or record_class(cls) is not None
+
+
 def record_class(cls: type) -> RecordClass | None:
     """Say how instances of a class are taken apart and rebuilt, or None where that is not safe or not plain."""
     if issubclass(cls, pydantic.BaseModel):
         return ModelClass(cls)
     if issubclass(cls, tuple):
         return NamedTupleClass(cls) if hasattr(cls, "_fields") else None
-    is_plain = cls.__new__ is object.__new__ and cls.__module__ != "builtins" and not inspect.isabstract(cls)
-    if issubclass(cls, enum.Enum) or not is_plain:
+    is_written_in_python = bool(cls.__flags__ & HEAP_TYPE) and cls.__new__ is object.__new__
+    if issubclass(cls, enum.Enum) or not is_written_in_python or inspect.isabstract(cls):
         return None
     return AttributeClass(cls)
 
@@ -76,13 +83,18 @@ def _reachable(item_type: type) -> Iterator[type]:
         except TypeError:  # unhashable metadata inside Annotated or Literal
             pass
         if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-            if issubclass(annotation, enum.Enum) or record_class(annotation) is not None:
+            if can_be_rebuilt(annotation):
                 yield annotation
-            elif not typing.is_typeddict(annotation):
+            elif not _is_typed_dict(annotation):
                 continue
             waiting.extend(_hints(annotation).values())
         else:
             waiting.extend(_inside(annotation))
+
+
+def _is_typed_dict(cls: type) -> bool:
+    # typing.is_typeddict does not know those of typing_extensions, which pydantic asks for below Python 3.12.
+    return issubclass(cls, dict) and hasattr(cls, "__total__")
 
 
 def _inside(annotation: Any) -> list[Any]:

@@ -23,12 +23,12 @@ FORMS_BY_CODE: Final = {form.code: (form.read, msgspec.msgpack.Decoder(form.wire
 
 
 class Unpacker:
-    """Reads documents that share buffers and references."""
+    """Reads documents that share buffers and references; `references` are those of the section before."""
 
-    def __init__(self, schema: Schema, buffers: memoryview) -> None:
+    def __init__(self, schema: Schema, buffers: memoryview, references: dict[tuple[int, int], Any]) -> None:
         self.schema = schema
         self.buffers = buffers
-        self.references: dict[int, Any] = {}
+        self.references = references
         self.repeatable = MAX_REPEATED
         self.depth = 0
 
@@ -36,10 +36,10 @@ class Unpacker:
         """Decode one document of the given type."""
         return msgspec.msgpack.decode(data, type=wire, ext_hook=self.read_extension)
 
-    def restore_references(self, places: Iterable[tuple[int, int, int]]) -> None:
+    def restore_references(self, section: int, places: Iterable[tuple[int, int, int]]) -> None:
         """Read the values of references; those that a value refers to come before it."""
-        for index, offset, size in places:
-            self.references[index] = restore_reference(self.document(self.find(offset, size)))
+        for number, offset, size in places:
+            self.references[section, number] = restore_reference(self.document(self.find(offset, size)))
 
     def find(self, offset: int, size: int) -> memoryview:
         """Return one of the section's buffers."""
@@ -113,10 +113,10 @@ class Unpacker:
         return arrays.read_tensor(self.document(data, arrays.TensorWire), self.find)
 
     def _read_reference(self, data: memoryview) -> Any:
-        index = self.document(data, int)
-        if index not in self.references:
-            raise PayloadDamaged(f"found the reference {index} before its value")
-        return self.references[index]
+        place = self.document(data, tuple[int, int])
+        if place not in self.references:
+            raise PayloadDamaged(f"found the reference {place} before its value")
+        return self.references[place]
 
     def _read_integer_lists(self, data: memoryview) -> list[list[int]]:
         lists, repeated = read_integer_lists(data, self.repeatable)

@@ -6,9 +6,22 @@ RETURNING has none, and no plan can delete more than was picked.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal,
+    literal_column,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.store.backend import Backend
@@ -106,8 +119,37 @@ async def claim_groups(
 
 async def has_enough(connection: AsyncConnection, wanted: Sequence[tuple[int, Claim]]) -> bool:
     """Tell whether each task holds as many as asked, reading no further than that many index entries."""
+    if all(claim.where is None and claim.status != "failed" for _, claim in wanted):
+        parameters: dict[str, Any] = {}
+        for number, (task_id, claim) in enumerate(wanted):
+            parameters |= {
+                f"task_{number}": task_id,
+                f"status_{number}": claim.status,
+                f"skip_{number}": claim.count - 1,
+            }
+        return bool((await connection.execute(plain_ready(len(wanted)), parameters)).scalar())
     checks = [
         exists(select(literal(1)).where(matching(task_id, claim)).offset(claim.count - 1).limit(1))
         for task_id, claim in wanted
     ]
     return bool((await connection.execute(select(and_(*checks)).prefix_with("/* is_ready */"))).scalar())
+
+
+@lru_cache(maxsize=64)
+def plain_ready(count: int) -> Select[Any]:
+    """Return the question for so many tasks without a filter. It is asked in every polling loop, and building it
+    costs more than asking it."""
+    checks = [
+        exists(
+            select(literal(1))
+            .where(
+                groups.c.task_id == bindparam(f"task_{number}"),
+                groups.c.status == bindparam(f"status_{number}"),
+                groups.c.lease_id.is_(None),
+            )
+            .offset(bindparam(f"skip_{number}", type_=Integer))
+            .limit(literal_column("1"))
+        )
+        for number in range(count)
+    ]
+    return select(and_(*checks)).prefix_with("/* is_ready */")

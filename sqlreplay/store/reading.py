@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.errors import BadArgument
@@ -14,10 +14,24 @@ from sqlreplay.store.tables import groups, payloads, tasks
 __all__ = ["count_groups", "count_where", "find_orphans", "page", "size_of", "summarise"]
 
 
+COUNT_ONE = (
+    select(func.count())
+    .where(
+        groups.c.task_id == bindparam("task_id"), groups.c.status == bindparam("status"), groups.c.lease_id.is_(None)
+    )
+    .select_from(groups)
+    .prefix_with("/* count */")
+)
+
+
 async def count_groups(
     connection: AsyncConnection, task_ids: Iterable[int], statuses: Iterable[str]
 ) -> dict[tuple[int, str], int]:
     """Return how many unleased groups each task has in each status; what has none is left out."""
+    task_ids, statuses = list(task_ids), list(statuses)
+    if len(task_ids) == len(statuses) == 1:
+        found = await connection.execute(COUNT_ONE, {"task_id": task_ids[0], "status": statuses[0]})
+        return {(task_ids[0], statuses[0]): found.scalar_one()}
     query = (
         select(groups.c.task_id, groups.c.status, func.count())
         .where(groups.c.task_id.in_(task_ids), groups.c.status.in_(statuses), groups.c.lease_id.is_(None))

@@ -134,6 +134,8 @@ class Store:
         run = await self.run(run_name)
         if must_be_full and max_tokens is None and not await self.is_ready(run_name, claims):
             return None
+        if must_be_full and not is_wanted():  # even a pick that is rolled back hides its rows from others meanwhile
+            return None
 
         async def transaction(connection: AsyncConnection) -> dict[str, list[Any]]:
             task_ids = await find_tasks(connection, run, [asked.task_name for asked in claims])

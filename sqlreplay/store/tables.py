@@ -114,12 +114,14 @@ groups = Table(
     sqlite_autoincrement=True,
 )
 
+# lease_id is last in the index so that SQLite counts without touching the table
 waiting = groups.c.lease_id.is_(None)
 Index(
     "ix_sqlreplay_groups_fifo",
     groups.c.task_id,
     groups.c.status,
     groups.c.uid,
+    groups.c.lease_id,
     sqlite_where=waiting,
     postgresql_where=waiting,
 )

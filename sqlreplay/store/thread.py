@@ -8,7 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from sqlreplay.config import StoreConfig
@@ -65,10 +65,19 @@ class StoreThread:
         self.loop.run_forever()
         with self._stopping:
             self._stopped = True
-        self.loop.run_until_complete(asyncio.sleep(0))  # tell those who came too late
+        self.loop.run_until_complete(self._turn_away())
         self.loop.close()
         _ending.discard(self)
         self._ended.set_result(None)
+
+    @staticmethod
+    async def _turn_away() -> None:
+        """Tell those who came while the loop was stopping; whatever still waits is cancelled."""
+        await asyncio.sleep(0)
+        late = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     def soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Call on the I/O thread, from any thread; `StoreClosed` where that has ended."""
@@ -131,9 +140,15 @@ class StoreThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise StoreClosed("A blocking call was made on sqlreplay's own thread, where it would wait for itself.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        with self._stopping:
+            if self._stopped:
+                coroutine.close()
+                raise StoreClosed(f"The store at {self.config} was closed. Open a new buffer.")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
+        except CancelledError as error:
+            raise StoreClosed(f"The store at {self.config} was closed while a call waited.") from error
         except BaseException:
             future.cancel()
             raise
