@@ -67,7 +67,9 @@ def test_zones_and_fold_are_the_same_objects_in_meaning() -> None:
 
 def test_equal_sets_give_equal_bytes() -> None:
     words = [f"word {number}" for number in range(200)]
-    one, other = set(words), set(reversed(words))
+    one, other = set(words), set()
+    for word in reversed(words):  # the same members, met in another order
+        other.add(word)
     assert Codec(object).encode([one]) == Codec(object).encode([other])
 
 
