@@ -44,9 +44,10 @@ class Part(NamedTuple):
     """One row of a payload: a chunk of one of its sections.
 
     `raw_size` is the section's size before compression on its first chunk and 0 on the others, so that a sum
-    over the rows is the size of the payload. `checksum` is the CRC-32 of the body, an unsigned 32-bit number.
+    over the rows is the size of the payload. `checksum` is the CRC-32 of the body, an unsigned 32-bit number,
+    started from the chunk's index, so that chunks cannot change places.
 
-        Part(part=65536, body=b"...", raw_size=140_318, checksum=zlib.crc32(b"..."))
+        Part(part=65536, body=b"...", raw_size=140_318, checksum=zlib.crc32(b"...", 0))
     """
 
     part: int
@@ -88,7 +89,7 @@ def seal_section(
         body = b"".join((header, *stored))
         return [Part(section * MAX_CHUNKS, body, raw_size, zlib.crc32(body))]
     return [
-        Part(section * MAX_CHUNKS + index, body, 0 if index else raw_size, zlib.crc32(body))
+        Part(section * MAX_CHUNKS + index, body, 0 if index else raw_size, zlib.crc32(body, index))
         for index, body in enumerate(map(b"".join, _runs([header, *stored], chunk_bytes)))
     ]
 
@@ -99,7 +100,7 @@ def open_section(section: int, parts: Sequence[Part], *, max_raw_bytes: int = MA
     for index, part in enumerate(chunks):
         if part.part != section * MAX_CHUNKS + index:
             raise PayloadDamaged(f"found part {part.part}, expected {section * MAX_CHUNKS + index}")
-        if (found := zlib.crc32(part.body)) != part.checksum:
+        if (found := zlib.crc32(part.body, index)) != part.checksum:
             raise PayloadDamaged(f"part {part.part} has checksum {found:#x}, expected {part.checksum:#x}")
     first = memoryview(chunks[0].body if chunks else b"")
     if len(first) < HEADER.size:

@@ -27,6 +27,7 @@ class Draft:
 class PendingGroup:
     """What `Codec.prepare` returns: `finish` fetches the references, compresses and gives the parts.
 
+    `refs` are the distinct ObjectRefs that the group holds; their values may hold more.
     Fetching blocks, so call `finish` in a worker thread where `refs` is not empty. Arrays and tensors are read
     by `finish`, everything else was copied before; leave them as they are until it returns.
 
@@ -35,23 +36,18 @@ class PendingGroup:
     """
 
     def __init__(self, drafts: list[Draft], *, chunk_bytes: int, max_raw_bytes: int) -> None:
+        self.refs: list[Any] = list({ref: None for draft in drafts for ref in draft.packer.references})
         self._drafts = drafts
         self._chunk_bytes = chunk_bytes
         self._max_raw_bytes = max_raw_bytes
 
-    @property
-    def refs(self) -> list[Any]:
-        """The distinct ObjectRefs in the group; their values may hold more."""
-        return list({ref: None for draft in self._drafts for ref in draft.packer.references})
-
     def finish(self, values: Sequence[Any] | None = None) -> list[Part]:
         """Return the parts. `values` are those of `refs`, for a caller that has fetched them already."""
-        refs = self.refs
         if values is None:
-            values = fetch_values(refs) if refs else ()
-        if len(values) != len(refs):
-            raise BadArgument(f"found {len(values)} values for {len(refs)} references; give one for each of refs")
-        known = dict(zip(refs, values, strict=True))
+            values = fetch_values(self.refs) if self.refs else ()
+        if len(values) != len(self.refs):
+            raise BadArgument(f"found {len(values)} values for {len(self.refs)} references; give one for each of refs")
+        known = dict(zip(self.refs, values, strict=True))
         parts: list[Part] = []
         for draft in self._drafts:
             if draft.packer.references and not draft.directory.references:

@@ -9,8 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlreplay.config import StoreConfig
 from sqlreplay.errors import StoreError
 
-__all__ = ["Backend", "MetaKind", "open_backend"]
+__all__ = ["Backend", "MetaKind", "Order", "open_backend"]
 
+Order = tuple[ColumnElement[Any], ...]
 MetaKind = Literal["text", "number", "boolean"]
 
 
@@ -52,6 +53,9 @@ class Backend(Protocol):
 
     def insert(self, table: Any) -> Any:
         """Return this dialect's INSERT, for its ON CONFLICT clause."""
+
+    def walk_task(self, column: ColumnElement[Any], task_id: int, order_by: Order) -> tuple[ColumnElement[bool], Order]:
+        """Return the condition for one task's rows and the order, put so that an index over both is walked."""
 
     def meta(self, column: ColumnElement[Any], name: str, kind: MetaKind) -> ColumnElement[Any]:
         """Return a member of a JSON column where it is of that kind, and NULL elsewhere; text by code point."""

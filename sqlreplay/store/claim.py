@@ -60,10 +60,9 @@ class OverBudget(Exception):
         self.num_tokens = num_tokens
 
 
-def matching(task_id: int, claim: Claim) -> ColumnElement[bool]:
+def matching(claim: Claim) -> ColumnElement[bool]:
     """Return the condition a row must meet to be claimed. What was set aside with an error is not handed out again."""
     conditions = [
-        groups.c.task_id == task_id,
         groups.c.status == claim.status,
         groups.c.lease_id.is_(None),
     ]
@@ -74,11 +73,12 @@ def matching(task_id: int, claim: Claim) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def pick(task_id: int, claim: Claim) -> Select[Any]:
+def pick(backend: Backend, task_id: int, claim: Claim) -> Select[Any]:
+    of_task, order_by = backend.walk_task(groups.c.task_id, task_id, claim.order_by)
     return (
         select(groups, staleness.label("staleness_now"), as_of_step.label("as_of_step"))
-        .where(matching(task_id, claim))
-        .order_by(*claim.order_by)
+        .where(of_task, matching(claim))
+        .order_by(*order_by)
         .limit(claim.count)
         .with_for_update(of=groups, skip_locked=True)
         .prefix_with("/* claim */")
@@ -90,7 +90,7 @@ def measure(task_id: int, claim: Claim) -> Select[Any]:
     running = func.sum(groups.c.num_tokens).over(order_by=claim.order_by, rows=(None, 0))
     return (
         select(groups.c.uid, groups.c.num_tokens, running.label("running_tokens"))
-        .where(matching(task_id, claim))
+        .where(groups.c.task_id == task_id, matching(claim))
         .order_by(*claim.order_by)
         .limit(claim.count)
         .prefix_with("/* measure */")
@@ -101,7 +101,7 @@ async def claim_groups(
     connection: AsyncConnection, backend: Backend, task_id: int, claim: Claim, tokens: int | None = None
 ) -> Claimed:
     """Remove up to `count` groups whose tokens stay within the budget, and return their rows in order."""
-    query, parameters, tokens_full = pick(task_id, claim), {}, False
+    query, parameters, tokens_full = pick(backend, task_id, claim), {}, False
     if tokens is not None:
         measured = (await connection.execute(measure(task_id, claim))).all()
         fitting = [row.uid for row in measured if row.running_tokens <= tokens]
@@ -129,7 +129,7 @@ async def has_enough(connection: AsyncConnection, wanted: Sequence[tuple[int, Cl
             }
         return bool((await connection.execute(plain_ready(len(wanted)), parameters)).scalar())
     checks = [
-        exists(select(literal(1)).where(matching(task_id, claim)).offset(claim.count - 1).limit(1))
+        exists(select(literal(1)).where(groups.c.task_id == task_id, matching(claim)).offset(claim.count - 1).limit(1))
         for task_id, claim in wanted
     ]
     return bool((await connection.execute(select(and_(*checks)).prefix_with("/* is_ready */"))).scalar())

@@ -26,17 +26,19 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.sql.operators import desc_op
 from sqlalchemy.types import TypeDecorator
 
 from sqlreplay.config import StoreConfig
 from sqlreplay.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
-from sqlreplay.store.backend import MetaKind
+from sqlreplay.store.backend import MetaKind, Order
 from sqlreplay.store.meta import encode_meta, json_number
 
 __all__ = ["PostgresBackend"]
 
 SERIALIZATION_FAILURE, DEADLOCK, LOCK_TIMEOUT = "40001", "40P01", "55P03"
-SERVER_GOING_OR_COMING = ("57P01", "57P02", "57P03", "53300")
+SERVER_ENDING = ("57P01", "57P02")
+SERVER_COMING = ("57P03", "53300")
 LOGIN_REFUSED = ("28000", "28P01", "3D000")
 PERMISSION_DENIED = "42501"
 LARGEST_DRAWN_GAP = 10_000_000
@@ -135,6 +137,12 @@ class PostgresBackend:
 
     insert = staticmethod(insert)
 
+    def walk_task(self, column: ColumnElement[Any], task_id: int, order_by: Order) -> tuple[ColumnElement[bool], Order]:
+        """With equality the planner may walk the primary key, which is in order of uid too, and filter: past the whole
+        backlog of every other task. A range of one, in the order of task and then uid, only our index gives."""
+        descending = order_by and getattr(order_by[0], "modifier", None) is desc_op
+        return column.between(task_id, task_id), (column.desc() if descending else column, *order_by)
+
     def meta(self, column: ColumnElement[Any], name: str, kind: MetaKind) -> ColumnElement[Any]:
         """jsonb keeps numbers as decimals and text in the database's collation; "C" compares by code point."""
         key = bindparam(None, name, Text, unique=True)
@@ -153,14 +161,16 @@ class PostgresBackend:
 
     def is_transient(self, error: BaseException) -> bool:
         """A transaction that lost a conflict, or met a server that restarts, may run again from its start."""
-        return state_of(error) in (SERIALIZATION_FAILURE, DEADLOCK, *SERVER_GOING_OR_COMING) or self.is_lost(error)
+        return state_of(error) in (SERIALIZATION_FAILURE, DEADLOCK, *SERVER_COMING) or self.is_lost(error)
 
     def is_lost(self, error: BaseException) -> bool:
         """Tell whether the connection went away, so that nothing is known of what was under way."""
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             return True
         cause = getattr(error, "orig", None) or error
-        return isinstance(cause, OSError) or state_of(error).startswith("08") or "is closed" in str(cause)
+        state = state_of(error)
+        ended = state in SERVER_ENDING or state.startswith("08") or "is closed" in str(cause)
+        return ended or isinstance(cause, OSError)
 
     def explain(self, error: BaseException) -> StoreError:
         """Tell a server that is down from a login that is refused and from anything else."""

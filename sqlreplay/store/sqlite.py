@@ -33,7 +33,7 @@ from sqlalchemy.types import TypeDecorator
 
 from sqlreplay.config import StoreConfig
 from sqlreplay.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
-from sqlreplay.store.backend import MetaKind
+from sqlreplay.store.backend import MetaKind, Order
 from sqlreplay.store.meta import encode_meta, json_number
 
 __all__ = ["SqliteBackend"]
@@ -163,6 +163,10 @@ class SqliteBackend:
         return json.dumps(list(ids))
 
     insert = staticmethod(insert)
+
+    def walk_task(self, column: ColumnElement[Any], task_id: int, order_by: Order) -> tuple[ColumnElement[bool], Order]:
+        """Equality on the first columns of an index leaves the rest of it in order."""
+        return column == task_id, order_by
 
     def meta(self, column: ColumnElement[Any], name: str, kind: MetaKind) -> ColumnElement[Any]:
         """`json_extract` gives native values and text compares by bytes, so only the kind must be checked.

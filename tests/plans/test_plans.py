@@ -152,12 +152,9 @@ async def test_claim_by_staleness_walks_its_index(full_url: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "lifo"])
-async def test_claim_by_uid_walks_its_index(full_url: str, policy: str, request: pytest.FixtureRequest) -> None:
+async def test_claim_by_uid_walks_its_index(full_url: str, policy: str) -> None:
     """As above. The primary key has the same order, but over all tasks: walking it reads the backlog of every other
     task and status on the way."""
-    if full_url.startswith("postgresql"):
-        reason = "Postgres may walk the primary key and filter: it expects the task's rows to lie evenly among others"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     for plan in await claim_plans(full_url, policy):
         plan.expect(index="fifo")
 
