@@ -33,7 +33,7 @@ COMPRESSED: Final = 1
 HEADER: Final = struct.Struct("<4sBBHIQQ")  # magic, version, flags, section, chunks, raw size, stored size
 
 SMALLEST_COMPRESSED: Final = 32 * 1024
-WORTHWHILE: Final = 0.7
+WORTHWHILE: Final = 0.5
 SAMPLE_BYTES: Final = 4096
 STEP_BYTES: Final = 8 << 20
 WINDOW_LOG_MAX: Final = 23  # level 1 needs 19; a frame that asks for more is not ours and may want 2 GiB
@@ -134,8 +134,8 @@ def open_section(section: int, parts: Sequence[Part], *, max_raw_bytes: int = MA
 def _deflate(pieces: Sequence[Buffer], raw_size: int) -> list[Buffer] | None:
     """Compress, or answer None as soon as it is clear that it does not pay.
 
-    Token ids and logprobs shrink by a sixth at the price of encoding them twice over; text and sparse arrays shrink to
-    a fraction. A look at a few kilobytes tells which it is.
+    Token ids and logprobs shrink by a third at most, at the price of encoding them three times over; text and sparse
+    arrays shrink to a fraction. A look at a few kilobytes tells which it is.
     """
     if raw_size < SMALLEST_COMPRESSED or not _looks_worthwhile(max(pieces, key=len)):
         return None
