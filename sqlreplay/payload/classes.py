@@ -4,9 +4,10 @@ Neither `__init__` nor validators run: what was stored comes back as it was. Onl
 reader's own class is called, for a field that the bytes do not have.
 """
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pydantic
@@ -146,15 +147,9 @@ class ModelClass(RecordClass):
     def __init__(self, cls: type[pydantic.BaseModel]) -> None:
         super().__init__(cls, tuple(cls.model_fields))
         self.allows_extra = cls.model_config.get("extra") == "allow"
-        self.private_defaults = {name: attribute.get_default for name, attribute in cls.__private_attributes__.items()}
-        for name, field in cls.model_fields.items():
-            if field.default_factory is not None:
-                factory: Any = field.default_factory
-                takes_row = getattr(field, "default_factory_takes_validated_data", False)
-                self.fillers[name] = factory if takes_row else _calling(factory)
-            elif field.default is not PydanticUndefined:
-                is_immutable = field.default is None or isinstance(field.default, (bool, int, float, str, bytes))
-                self.fillers[name] = _constant(field.default) if is_immutable else _calling(field.get_default)
+        self.private_fillers = _fillers_of(cls.__private_attributes__)
+        self.private_names = frozenset(cls.__private_attributes__)
+        self.fillers = _fillers_of(cls.model_fields)
 
     def rows(self, objects: Sequence[Any]) -> list[Row]:
         return [item.__dict__ for item in objects]
@@ -174,8 +169,10 @@ class ModelClass(RecordClass):
         """Make models that own the given state."""
         if self.allows_extra:
             extras = [extra or {} for extra in extras]
-        if self.private_defaults:
-            privates = [self._complete_private(private or {}) for private in privates]
+        if not self.private_names:
+            privates = [None] * len(rows)
+        else:
+            privates = [self._complete_private(row, kept or {}) for row, kept in zip(rows, privates, strict=True)]
         cls, new = self.cls, object.__new__
         items: list[Any] = []
         for row, names, extra, private in zip(rows, fields_set, extras, privates, strict=True):
@@ -187,13 +184,23 @@ class ModelClass(RecordClass):
             items.append(item)
         return items
 
-    def _complete_private(self, stored: Row) -> Row:
-        private = {}
-        for name, default in self.private_defaults.items():
-            value = stored[name] if name in stored else default()
-            if value is not PydanticUndefined:
-                private[name] = value
-        return private
+    def _complete_private(self, row: Row, stored: Row) -> Row:
+        missing = {name: fill(row) for name, fill in self.private_fillers.items() if name not in stored}
+        return missing | {name: value for name, value in stored.items() if name in self.private_names}
+
+
+def _fillers_of(declared: Mapping[str, Any]) -> dict[str, Filler]:
+    """Say how fields or private attributes of a model get their default, for those that have one."""
+    fillers: dict[str, Filler] = {}
+    for name, field in declared.items():
+        if field.default_factory is not None:
+            takes_row = getattr(field, "default_factory_takes_validated_data", False)
+            fillers[name] = field.default_factory if takes_row else _calling(field.default_factory)
+        elif field.default is None or isinstance(field.default, (bool, int, float, str, bytes)):
+            fillers[name] = _constant(field.default)
+        elif field.default is not PydanticUndefined:
+            fillers[name] = _calling(functools.partial(copy.deepcopy, field.default))
+    return fillers
 
 
 def _none(row: Row) -> None:

@@ -13,9 +13,8 @@ from typing import Any, Final
 import msgspec
 
 __all__ = [
-    "INTEGERS",
     "MAX_REPEATED",
-    "NUMBERS",
+    "are_integers",
     "are_numbers",
     "have_number_ends",
     "read_integer_lists",
@@ -30,19 +29,26 @@ ONE_BYTE: Final = 127  # msgpack's own form of a number up to this is no larger
 
 Runs = dict[int, int]  # where a run ends, and its number
 Written = list[list[int] | Runs | bytes | int]  # in full, as runs, packed, or the index of an equal list
-INTEGERS: Final = list[list[int]]
-NUMBERS: Final = list[list[float]]  # msgspec takes integers for floats too
 
 _decode: Final = msgspec.msgpack.Decoder(Written).decode
 
 
-def are_numbers(lists: Sequence[Sequence[Any]], kind: Any) -> bool:
-    """Tell in one quick pass whether the lists hold only `INTEGERS`, or only `NUMBERS`."""
+def are_integers(lists: Sequence[Sequence[Any]]) -> bool:
+    """Tell in one quick pass whether the lists hold nothing but integers."""
     try:
-        msgspec.convert(lists, kind)
+        msgspec.convert(lists, list[list[int]])
     except msgspec.ValidationError:
         return False
     return True
+
+
+def are_numbers(lists: Sequence[Sequence[Any]]) -> bool:
+    """Tell in two quick passes whether the lists hold nothing but integers and floats."""
+    try:
+        msgspec.convert(lists, list[list[float]])  # takes integers and decimals for floats too
+        return type(sum(map(sum, lists))) in (int, float)  # a decimal stays one, or refuses
+    except (msgspec.ValidationError, ArithmeticError, TypeError, ValueError):
+        return False
 
 
 def have_number_ends(lists: Sequence[list[Any]], kind: type) -> bool:
@@ -70,7 +76,7 @@ def write_integer_lists(lists: Sequence[list[int]], allowance: int) -> tuple[Wri
                 repeated += size
             elif size >= SHORTEST and (numbers[0] > ONE_BYTE or numbers[-1] > ONE_BYTE):
                 written.append(struct.pack(f"<{size}i", *numbers))
-            elif are_numbers([numbers], INTEGERS):
+            elif are_integers([numbers]):
                 written.append(numbers)
             else:
                 return None

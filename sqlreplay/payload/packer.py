@@ -19,9 +19,8 @@ from sqlreplay.payload import arrays, values
 from sqlreplay.payload.classes import ModelClass, RecordClass
 from sqlreplay.payload.frame import Buffer
 from sqlreplay.payload.integers import (
-    INTEGERS,
     MAX_REPEATED,
-    NUMBERS,
+    are_integers,
     are_numbers,
     have_number_ends,
     write_integer_lists,
@@ -52,7 +51,8 @@ def _unseen(value: Any) -> Any:
     raise _Unseen
 
 
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=_unseen).encode
+# A decimal comes here only from within a list that is annotated as one of floats, which is what it becomes.
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_unseen, decimal_format="number").encode
 
 
 class Packer:
@@ -118,7 +118,7 @@ class Packer:
     def pack_list(self, items: Sequence[Any], depth: int) -> Any:
         """Return the items as a list, or as an extension that is read back as one."""
         is_long = len(items) > LONG_LIST and not self.is_careful
-        if is_long and type(items[0]) in NUMERIC and are_numbers([items], NUMBERS):
+        if is_long and type(items[0]) in NUMERIC and are_numbers([items]):
             return items
         kinds = set(map(type, items))
         if kinds <= EXACT and (not self.is_careful or _fit(items, kinds)):
@@ -218,12 +218,12 @@ class Packer:
         kind = type(sample[0])
         if kind in NUMERIC:
             are_trusted = are_trusted and have_number_ends(lists, kind)
-            if kind is int and (are_trusted or are_numbers(lists, INTEGERS)):
+            if kind is int and (are_trusted or are_integers(lists)):
                 if (shortened := write_integer_lists(lists, self.repeatable)) is not None:
                     self.repeatable -= shortened[1]
                     return Ext(values.INTEGER_LISTS, _encode(shortened[0]))
                 are_trusted = False
-            return lists if are_trusted or are_numbers(lists, NUMBERS) else None
+            return lists if are_trusted or are_numbers(lists) else None
         if kind is dict:
             members = list(chain.from_iterable(lists))
             return lists if set(map(type, members)) == {dict} and _are_flat(members) else None

@@ -101,7 +101,7 @@ def model_state(record: ModelClass, objects: Sequence[Any]) -> tuple[list[int], 
             picks[index] = distinct.index(names)
     fields_set = [_in_order(names, record.names or ()) for names in distinct]
     extras = [item.__pydantic_extra__ for item in objects] if record.allows_extra else []
-    privates = [record.private_of(item) for item in objects] if record.private_defaults else []
+    privates = [record.private_of(item) for item in objects] if record.private_names else []
     return picks, fields_set, extras, privates
 
 

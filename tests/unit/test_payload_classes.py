@@ -7,7 +7,7 @@ import functools
 import typing
 from collections import namedtuple
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Required, TypeVar
 
 import numpy
 import pytest
@@ -70,8 +70,12 @@ class Loose:
     tags: list[str] = field(default_factory=list)
 
 
+class Bud(BaseModel):
+    """Named by the typed dict alone."""
+
+
 class Info(TypedDict, total=False):
-    leaf: Leaf
+    bud: Required[Bud]
     picture: numpy.ndarray | None
 
 
@@ -137,7 +141,7 @@ def round_trip(item: Any) -> Any:
         Tree(either="text"),
         Tree(either={"a": Leaf()}),
         Tree(either=Leaf(name="x")),
-        Tree(row=(Leaf(), 3), info={"leaf": Leaf(name="typed dict")}),
+        Tree(row=(Leaf(), 3), info={"bud": Bud()}),
         Tree(box=Box[Leaf](content=Leaf()), marked=[Leaf()], choice=Colour.BLUE),
     ],
     ids=lambda tree: ",".join(sorted(tree.model_fields_set)) or "empty",
@@ -192,6 +196,28 @@ def test_a_model_keeps_extra_fields_and_private_attributes_but_not_caches() -> N
     assert found.model_fields_set == {"number", "more"}
     with pytest.raises(AttributeError):
         _ = found._unset
+
+
+def test_a_private_attribute_that_was_added_gets_its_default() -> None:
+    class Before(BaseModel):
+        _old: int = PrivateAttr(default=1)
+
+    class After(BaseModel):
+        _old: int = PrivateAttr(default=2)
+        _new: list[int] = PrivateAttr(default_factory=list)
+
+    [found] = Codec(After).decode(Codec(Before).encode([Before()])).items
+    assert (found._old, found._new) == (1, [])
+    [bare] = Codec(create_model("Bare")).decode(Codec(Before).encode([Before()])).items
+    assert bare.__pydantic_private__ is None
+
+
+def test_columns_of_equal_floats_keep_their_sign_and_columns_of_equal_values_their_type() -> None:
+    group = [Loose(count) for count in (0.0, -0.0, 0.0)]  # type: ignore[arg-type]
+    codec = Codec(Loose)
+    assert [repr(item.count) for item in codec.decode(codec.encode(group)).items] == ["0.0", "-0.0", "0.0"]
+    group = [Loose(count) for count in (1, True, 1.0)]  # type: ignore[arg-type]
+    assert [repr(item.count) for item in codec.decode(codec.encode(group)).items] == ["1", "True", "1.0"]
 
 
 def test_validators_and_init_do_not_run() -> None:

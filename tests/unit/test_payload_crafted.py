@@ -55,6 +55,7 @@ CRAFTED_VALUES = {
     "an odd mapping": extension(codes.MAPPING, [1, 2, 3]),
     "an unhashable key": extension(codes.MAPPING, [[], 1]),
     "a deep tuple": nested(codes.TUPLE, 5000),
+    "a tuple a little too deep": nested(codes.TUPLE, codes.MAX_DEPTH + 3),
     "a deep list": b"\x91" * 200_000 + b"\xc0",
     "a list of four billion": b"\xdd\xff\xff\xff\xff",
     "a map of four billion": b"\x91\xdf\xff\xff\xff\xff",
@@ -102,6 +103,8 @@ CRAFTED_ARRAYS = {
     "a class as dtype": array("numpy.ndarray"),
     "no such width": array("<i3", (1,), 0, 3),
     "a structured object": array([[["a", "|O8", 0, []]], 8], (1,), 0, 8),
+    "no structured objects": array([[["a", "|O8", 0, []]], 8], (0,), 0, 0),
+    "no objects": array("|O8", (0,), 0, 0),
     "a field out of bounds": array([[["a", "<i4", 8, []]], 4]),
     "a negative field": array([[["a", "<i4", -4, []]], 4]),
     "a field twice": array([[["a", "<i4", 0, []], ["a", "<i4", 0, []]], 4]),
@@ -333,6 +336,12 @@ for _ in range(4000):
 plain = Codec(object)
 watched = ("import", "exec", "compile", "pickle", "marshal", "os.", "subprocess", "socket", "open", "ctypes", "code.")
 events = []
+
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        events.append(("find", name))
+
+sys.meta_path.insert(0, Spy())  # importlib.import_module is not audited
 sys.addaudithook(lambda name, arguments: events.append((name, arguments)) if name.startswith(watched) else None)
 read = 0
 for parts in forged:

@@ -248,3 +248,8 @@ def test_arrays_inside_containers_find_their_own_bytes(size: int) -> None:
     assert [array.tolist() for array in found["list"]] == [array.tolist() for array in arrays]
     assert found["tuple"][0].tolist() == arrays[1].tolist()
     assert found["tuple"][1].tolist() == [9] * size
+
+
+def test_a_second_careful_walk_stores_arrays_once() -> None:
+    [part] = Codec(object).encode([[numpy.frombuffer(os.urandom(100_000), dtype="u1"), "\ud800", 2**70]])
+    assert part.raw_size < 101_000
