@@ -15,9 +15,15 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from hypothesis import settings
 from sqlalchemy.engine import URL, make_url
 
 from sqlreplay import ReplayBuffer
+
+# in CI the same examples every time, so that a red run can be run again; at home new ones with every run
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
