@@ -16,8 +16,10 @@ from sqlreplay.errors import (
     PayloadDamaged,
     PayloadError,
     PayloadUnsupported,
+    PutTimeout,
     QueryError,
     RunNotEmpty,
+    SampleTimeout,
     SchemaError,
     SchemaMissing,
     SchemaOutdated,
@@ -28,11 +30,15 @@ from sqlreplay.errors import (
     StoreError,
     StoreRefused,
     StoreUnavailable,
+    TableConflict,
+    TableFull,
     TakeTimeout,
 )
 from sqlreplay.insights import Stats
-from sqlreplay.policy import Fifo, Lifo, Plan, Policy, Staleness
+from sqlreplay.limiters import MinSize, Queue, SampleToInsertRatio, Stack
+from sqlreplay.policy import Fifo, Lifo, MaxHeap, MinHeap, Plan, Policy, Prioritized, Staleness, Uniform
 from sqlreplay.presets import AsyncReplayBufferConfig, SyncReplayBufferConfig
+from sqlreplay.putting import GroupMeasures
 from sqlreplay.query import parse_query
 from sqlreplay.records import (
     RolloutFunctionCall,
@@ -47,6 +53,10 @@ from sqlreplay.records import (
     reset_rollout_response,
     update_sample_version,
 )
+from sqlreplay.rules import TableConfig
+from sqlreplay.sampling import Sample, SampleInfo
+from sqlreplay.store import Stored
+from sqlreplay.table import Table, TableInfo
 
 __version__ = "0.1.0"
 
@@ -56,8 +66,12 @@ __all__ = [
     "BadUrl",
     "BlockingReplayBuffer",
     "Fifo",
+    "GroupMeasures",
     "InvalidGroup",
     "Lifo",
+    "MaxHeap",
+    "MinHeap",
+    "MinSize",
     "MissingExtra",
     "OutcomeUnknown",
     "PayloadDamaged",
@@ -65,18 +79,26 @@ __all__ = [
     "PayloadUnsupported",
     "Plan",
     "Policy",
+    "Prioritized",
+    "PutTimeout",
     "QueryError",
+    "Queue",
     "ReplayBuffer",
     "RolloutFunctionCall",
     "RolloutState",
     "RolloutToolCall",
     "RunNotEmpty",
+    "Sample",
+    "SampleInfo",
     "SampleParams",
+    "SampleTimeout",
+    "SampleToInsertRatio",
     "SchemaError",
     "SchemaMissing",
     "SchemaOutdated",
     "SchemaTooNew",
     "SqlReplayError",
+    "Stack",
     "Staleness",
     "Stats",
     "Status",
@@ -86,8 +108,15 @@ __all__ = [
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "Stored",
     "SyncReplayBufferConfig",
+    "Table",
+    "TableConfig",
+    "TableConflict",
+    "TableFull",
+    "TableInfo",
     "TakeTimeout",
+    "Uniform",
     "get_group_status",
     "maybe_expire_group",
     "parse_query",

@@ -1,17 +1,33 @@
-"""Groups in which only some samples expire: decoded, reset in part and stored again."""
+"""A staleness refresh. Groups in which only some samples expire are decoded, reset in part and stored again."""
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from sqlreplay.errors import PayloadError
 from sqlreplay.groups import GroupForm, PutRules
 from sqlreplay.store import Refresh, Rewrite, StoreThread
 
-__all__ = ["expire_in_part"]
+__all__ = ["refresh"]
 
 logger = logging.getLogger("sqlreplay")
 T = TypeVar("T")
 SLICE = 64
+
+
+async def refresh(
+    thread: StoreThread, form: GroupForm[T], run: str, names: Iterable[str], plan_for: Callable[[int, str], Refresh]
+) -> dict[str, int]:
+    """Refresh tasks and return how many groups expired or were dropped, by task."""
+    done = await thread.call(lambda: thread.store.refresh(run, plan_for, names))
+    expired = {}
+    for name in names:
+        plan, result = done[name]
+        newly = result.expired + await expire_in_part(thread, form, run, plan)
+        if form.expiry == "sample" and "expired" in plan.statuses and plan.retryable:
+            newly = await thread.call(lambda plan=plan: thread.store.expired_now(plan.task_id))  # type: ignore[misc]
+        expired[name] = newly + result.dropped
+    return expired
 
 
 async def expire_in_part(thread: StoreThread, form: GroupForm[T], run: str, plan: Refresh) -> int:

@@ -11,7 +11,11 @@ from sqlreplay.buffer import ReplayBuffer
 from sqlreplay.config import SchemaMode
 from sqlreplay.insights import Stats
 from sqlreplay.policy import Policy
+from sqlreplay.putting import Priority
 from sqlreplay.records import Expiry, RolloutState, Status, StorageItem
+from sqlreplay.rules import OnFull, TableConfig
+from sqlreplay.sampling import Sample
+from sqlreplay.store import Stored
 
 __all__ = ["BlockingReplayBuffer"]
 
@@ -36,6 +40,11 @@ class BlockingReplayBuffer(Generic[T]):
         item_type: type[T] = RolloutState,  # type: ignore[assignment]
         status_type: type[Enum] | None = None,
         expiry: Expiry = "group",
+        tables: Mapping[str, TableConfig] | None = None,
+        max_size: int | None = None,
+        max_bytes: int | None = None,
+        on_full: OnFull = "evict",
+        seed: int | None = None,
         fresh: bool = False,
         schema: SchemaMode = "upgrade",
         postgres_schema: str | None = None,
@@ -44,14 +53,14 @@ class BlockingReplayBuffer(Generic[T]):
         pool_size: int = 5,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
-        self._buffer: ReplayBuffer[T] = ReplayBuffer(**arguments)
+        self.unblocked: ReplayBuffer[T] = ReplayBuffer(**arguments)
 
     def __repr__(self) -> str:
-        return f"Blocking{self._buffer!r}"
+        return f"Blocking{self.unblocked!r}"
 
     def __enter__(self) -> "BlockingReplayBuffer[T]":
         try:
-            self._wait(self._buffer._open_run())
+            self._wait(self.unblocked._open_run())
         except BaseException:
             self.close()  # from here: on the store's thread it would wait for its own end
             raise
@@ -61,7 +70,7 @@ class BlockingReplayBuffer(Generic[T]):
         self.close()
 
     def __len__(self) -> int:
-        return len(self._buffer)
+        return len(self.unblocked)
 
     def __bool__(self) -> bool:
         return True
@@ -69,7 +78,7 @@ class BlockingReplayBuffer(Generic[T]):
     def _wait(self, verb: Coroutine[Any, Any, R]) -> R:
         """Run an async verb on the store's thread and block until it is done."""
         try:
-            thread = self._buffer.joined_thread()
+            thread = self.unblocked.joined_thread()
         except BaseException:
             verb.close()
             raise
@@ -77,7 +86,7 @@ class BlockingReplayBuffer(Generic[T]):
 
     def close(self) -> None:
         """Store what was put, give back the connections. Further verbs raise `StoreClosed`."""
-        self._buffer.close_and_wait()
+        self.unblocked.close_and_wait()
 
     def put(
         self,
@@ -89,12 +98,14 @@ class BlockingReplayBuffer(Generic[T]):
         stale_threshold: int | None = None,
         token_stale_threshold: int | None = None,
         expired_groups_retryable: bool = True,
-        priority: float = 1.0,
+        priority: Priority = 1.0,
+        numbers: Mapping[str, float] | None = None,
         meta: Mapping[str, Any] | None = None,
-    ) -> int | None:
+        timeout: float | None = None,
+    ) -> Stored | None:
         """Store one group and return its uid, once it is committed; None for an empty or a dropped group."""
         return self._wait(
-            self._buffer.put(
+            self.unblocked.put(
                 items,
                 task_name,
                 model_step=model_step,
@@ -103,7 +114,9 @@ class BlockingReplayBuffer(Generic[T]):
                 token_stale_threshold=token_stale_threshold,
                 expired_groups_retryable=expired_groups_retryable,
                 priority=priority,
+                numbers=numbers,
                 meta=meta,
+                timeout=timeout,
             )
         )
 
@@ -111,7 +124,7 @@ class BlockingReplayBuffer(Generic[T]):
         self, batch_size: int, task_name: str, group_status: Any, *, train_step: int | None = None
     ) -> list[list[T]]:
         """Take and remove up to so many groups of a task and status, in the policy's order."""
-        return self._wait(self._buffer.get(batch_size, task_name, group_status, train_step=train_step))
+        return self._wait(self.unblocked.get(batch_size, task_name, group_status, train_step=train_step))
 
     def take_batch(
         self,
@@ -126,7 +139,7 @@ class BlockingReplayBuffer(Generic[T]):
     ) -> tuple[dict[str, list[list[T]]], dict[str, int]]:
         """Take groups of several tasks in one transaction: all of it happens or none. Returns groups and counts."""
         return self._wait(
-            self._buffer.take_batch(
+            self.unblocked.take_batch(
                 task_batch_sizes,
                 group_status=group_status,
                 where=where,
@@ -137,21 +150,61 @@ class BlockingReplayBuffer(Generic[T]):
             )
         )
 
+    def sample(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        group_status: Any = Status.COMPLETED,
+        where: Any = None,
+        timeout: float | None = None,
+    ) -> list[Sample[T]]:
+        """Draw n different groups by the table's sampler. They stay until drawn `max_times_sampled` times."""
+        return self._wait(self.unblocked.sample(n, task_name, group_status=group_status, where=where, timeout=timeout))
+
+    def sample_mixed(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        fresh_ratio: float = 0.5,
+        where: Any = None,
+        timeout: float | None = None,
+    ) -> list[Sample[T]]:
+        """Draw n different groups in one transaction: the oldest that were never drawn, then replay by the sampler."""
+        return self._wait(
+            self.unblocked.sample_mixed(n, task_name, fresh_ratio=fresh_ratio, where=where, timeout=timeout)
+        )
+
+    def update_priorities(self, task_name: str, priorities: Mapping[int, float]) -> list[int]:
+        """Set priorities by uid in one transaction, and return the uids that the task does not hold (any more)."""
+        return self._wait(self.unblocked.update_priorities(task_name, priorities))
+
+    def set_table(self, task_name: str, config: TableConfig) -> None:
+        """Give a table other settings, for every process; its groups get new keys, which costs what it holds."""
+        return self._wait(self.unblocked.set_table(task_name, config))
+
+    def set_capacity(
+        self, *, max_size: int | None = None, max_bytes: int | None = None, on_full: OnFull = "evict"
+    ) -> None:
+        """Give the run as a whole another capacity, for every process; without arguments it has none."""
+        return self._wait(self.unblocked.set_capacity(max_size=max_size, max_bytes=max_bytes, on_full=on_full))
+
     def count(self, task_name: str, group_status: Any) -> int:
         """Return how many unleased groups of this task have this status."""
-        return self._wait(self._buffer.count(task_name, group_status))
+        return self._wait(self.unblocked.count(task_name, group_status))
 
     def count_statuses(self, task_names: Sequence[str], statuses: Sequence[Any]) -> dict[str, dict[Any, int]]:
         """Return the counts of several tasks and statuses, under the very keys that were given."""
-        return self._wait(self._buffer.count_statuses(task_names, statuses))
+        return self._wait(self.unblocked.count_statuses(task_names, statuses))
 
     def is_ready(self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED) -> bool:
         """Tell whether every task has as many unleased groups as asked."""
-        return self._wait(self._buffer.is_ready(task_batch_sizes, group_status=group_status))
+        return self._wait(self.unblocked.is_ready(task_batch_sizes, group_status=group_status))
 
     def size(self) -> int:
         """Return how many groups the run holds, in any status."""
-        return self._wait(self._buffer.size())
+        return self._wait(self.unblocked.size())
 
     def refresh_staleness(
         self,
@@ -164,7 +217,7 @@ class BlockingReplayBuffer(Generic[T]):
     ) -> dict[str, int]:
         """Set the tasks' train step, expire what is past its threshold, and return how many groups did, by task."""
         return self._wait(
-            self._buffer.refresh_staleness(
+            self.unblocked.refresh_staleness(
                 task_stale_thresholds=task_stale_thresholds,
                 task_token_stale_thresholds=task_token_stale_thresholds,
                 expired_groups_retryable_by_task=expired_groups_retryable_by_task,
@@ -182,20 +235,20 @@ class BlockingReplayBuffer(Generic[T]):
         after: int | None = None,
     ) -> list[StorageItem[T]]:
         """Read groups without taking them, in the order of a field (`"-priority"` for the largest first)."""
-        return self._wait(self._buffer.find(where, order_by=order_by, limit=limit, after=after))
+        return self._wait(self.unblocked.find(where, order_by=order_by, limit=limit, after=after))
 
     def count_where(self, where: Any) -> int:
         """Return how many groups of the run a query matches, in any status."""
-        return self._wait(self._buffer.count_where(where))
+        return self._wait(self.unblocked.count_where(where))
 
     def delete(self, uids: Sequence[int]) -> int:
         """Delete groups by uid and return how many there were; unknown uids are no error."""
-        return self._wait(self._buffer.delete(uids))
+        return self._wait(self.unblocked.delete(uids))
 
     def update(self, items: Sequence[StorageItem[T]]) -> int:
         """Store changed items under the uid they have, and return how many were still there."""
-        return self._wait(self._buffer.update(items))
+        return self._wait(self.unblocked.update(items))
 
     def stats(self) -> Stats:
         """Return what the run holds and what this process has done."""
-        return self._wait(self._buffer.stats())
+        return self._wait(self.unblocked.stats())

@@ -1,10 +1,7 @@
 """ReplayBuffer: the facade. Verbs check what they are given, and ask the store on its own thread."""
 
-import asyncio
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, Literal
@@ -12,23 +9,29 @@ from typing import Any, Generic, Literal
 from typing_extensions import TypeVar
 
 from sqlreplay import checks
-from sqlreplay.aging import expire_in_part
+from sqlreplay.aging import refresh
 from sqlreplay.config import SchemaMode, StoreConfig, default_url, parse_url
-from sqlreplay.errors import BadArgument, RunNotEmpty, StoreClosed, TakeTimeout
+from sqlreplay.errors import BadArgument, RunNotEmpty, TakeTimeout
 from sqlreplay.groups import GroupForm, PutRules
+from sqlreplay.handle import StoreHandle
 from sqlreplay.insights import Stats, summarise
+from sqlreplay.mending import find, rewrite_of
 from sqlreplay.policy import Policy, policy_named
+from sqlreplay.putting import Priority, Putting
 from sqlreplay.query import compile_query, parse_query
-from sqlreplay.records import Expiry, RolloutState, Status, StorageItem, status_value
-from sqlreplay.store import FIELDS, GroupColumns, NewGroup, OverBudget, Refresh, Rewrite, StoreThread
-from sqlreplay.taking import Taking
+from sqlreplay.records import Expiry, RolloutState, Status, StorageItem
+from sqlreplay.rules import Capacity, OnFull, TableConfig
+from sqlreplay.sampling import Sample, Sampling
+from sqlreplay.store import FIELDS, GroupColumns, Refresh, Stored, StoreThread
+from sqlreplay.taking import Taking, shortage
 
 __all__ = ["ReplayBuffer"]
 
 T = TypeVar("T", default=RolloutState)
+COUNTED = ("put", "taken", "sampled", "dropped", "expired")
 
 
-class ReplayBuffer(Generic[T]):
+class ReplayBuffer(StoreHandle, Generic[T]):
     """A persistent buffer of groups, by task and status. It opens with the first verb.
 
         async with ReplayBuffer("sqlite:///replay.db", policy="staleness") as buffer:
@@ -47,6 +50,11 @@ class ReplayBuffer(Generic[T]):
         item_type: type[T] = RolloutState,  # type: ignore[assignment]
         status_type: type[Enum] | None = None,
         expiry: Expiry = "group",
+        tables: Mapping[str, TableConfig] | None = None,
+        max_size: int | None = None,
+        max_bytes: int | None = None,
+        on_full: OnFull = "evict",
+        seed: int | None = None,
         fresh: bool = False,
         schema: SchemaMode = "upgrade",
         postgres_schema: str | None = None,
@@ -58,25 +66,23 @@ class ReplayBuffer(Generic[T]):
         if expiry not in ("group", "sample"):
             raise BadArgument(f"expiry={expiry!r} is unknown. Type expiry='group' or expiry='sample'.")
         checks.text("run", run)
-        self._config = StoreConfig(
-            parse_url(default_url() if url is None else url),
-            schema,
-            postgres_schema,
-            synchronous,
-            busy_timeout_s,
-            pool_size,
-        )
-        self._run = run
+        located = parse_url(default_url() if url is None else url)
+        super().__init__(StoreConfig(located, schema, postgres_schema, synchronous, busy_timeout_s, pool_size))
+        self.run = run
         self._policy = policy_named(policy)
-        self._form: GroupForm[T] = GroupForm(item_type, status_type, expiry)
-        self._taking: Taking[T] = Taking(self._form, self._policy, run)
+        self.form: GroupForm[T] = GroupForm(item_type, status_type, expiry)
+        self._taking: Taking[T] = Taking(self.form, self._policy, run)
+        self._putting: Putting[T] = Putting(self.form, run)
+        self._sampling: Sampling[T] = Sampling(self.form, run)
+        self._tables = checks.tables(tables or {})
+        self._capacity = Capacity(max_size, max_bytes, on_full)
+        self._seed = None if seed is None else checks.whole_number("seed", seed)
+        self._must_settle = bool(tables) or self._capacity.is_limited or seed is not None
         self._must_be_fresh = fresh
-        self._handles: dict[int, tuple[StoreThread]] = {}
-        self._closed = False
         self._done: Counter[str] = Counter()
 
     def __repr__(self) -> str:
-        return f"ReplayBuffer({str(self._config)!r}, run={self._run!r}, policy={self._policy!r})"
+        return f"ReplayBuffer({str(self._config)!r}, run={self.run!r}, policy={self._policy!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by configuration: the copy opens its own connections, and joins the run as it then is."""
@@ -101,54 +107,27 @@ class ReplayBuffer(Generic[T]):
         return self
 
     async def _open_run(self) -> None:
-        thread = await self._joined()
-        await thread.call(lambda: thread.store.run(self._run))
+        thread = await self.joined()
+        await thread.call(lambda: thread.store.run(self.run))
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Store what was put, give back the connections. Further verbs raise `StoreClosed`."""
-        closing = self._leave()
-        if closing is not None:
-            await asyncio.wrap_future(closing)
-
-    def close_and_wait(self) -> None:
-        """Close from code that has no event loop."""
-        closing = self._leave()
-        if closing is not None:
-            closing.result()
-
-    def _leave(self) -> "Future[None] | None":
-        self._closed = True
-        handle = self._handles.pop(os.getpid(), None)
-        return handle[0].leave() if handle is not None else None
-
-    def joined_thread(self) -> StoreThread:
-        """Return the thread that serves this buffer in this process, started if need be.
-
-        Callers that come first at the same time agree through one dict, with no lock that a fork could leave held.
-        """
-        if self._closed:
-            raise StoreClosed(f"{self!r} was closed. Open a new one.")
-        held = self._handles.get(os.getpid())
-        if held is None:
-            mine = (StoreThread.join(self._config),)
-            held = self._handles.setdefault(os.getpid(), mine)
-            if held is not mine:
-                mine[0].leave()
-        return held[0]
-
-    async def _joined(self) -> StoreThread:
-        """Return the store's thread. A buffer that must be fresh looks once, before anything else."""
+    async def joined(self) -> StoreThread:
+        """Return the store's thread. A buffer that must be fresh, or has tables, looks once, before anything else."""
         thread = self.joined_thread()
         if self._must_be_fresh:
-            if await thread.call(lambda: thread.store.holds_groups(self._run)):
+            if await thread.call(lambda: thread.store.holds_groups(self.run)):
                 raise RunNotEmpty(
-                    f"Run {self._run!r} in {self._config} already holds groups and fresh=True was asked. "
+                    f"Run {self.run!r} in {self._config} already holds groups and fresh=True was asked. "
                     "Choose another run= name, or leave fresh out to go on with it."
                 )
             self._must_be_fresh = False
+        if self._must_settle:
+            await thread.call(
+                lambda: thread.store.tables.settle_tables(self.run, self._tables, self._capacity, self._seed)
+            )
+            self._must_settle = False
         return thread
 
     async def put(
@@ -161,13 +140,20 @@ class ReplayBuffer(Generic[T]):
         stale_threshold: int | None = None,
         token_stale_threshold: int | None = None,
         expired_groups_retryable: bool = True,
-        priority: float = 1.0,
+        priority: Priority = 1.0,
+        numbers: Mapping[str, float] | None = None,
         meta: Mapping[str, Any] | None = None,
-    ) -> int | None:
+        timeout: float | None = None,
+    ) -> Stored | None:
         """Store one group and return its uid, once it is committed; None for an empty or a dropped group.
 
         Stamps missing model steps, refreshes staleness and expires by the buffer's rule, on the caller's objects too,
-        after the commit. `current_train_step` also raises the task's train step.
+        after the commit. `current_train_step` also raises the task's train step. `priority` is a number, the name of
+        a measure such as "reward_std", or a function of `GroupMeasures`; `numbers` replaces measures that the items
+        do not show.
+
+        Into a full table with `on_full="block"`, or past its rate limiter, a put waits; `timeout` ends that with
+        `PutTimeout`. Groups that gave way are in the `evicted` of what is returned.
         """
         rules = PutRules(
             checks.step("model_step", model_step),
@@ -177,29 +163,23 @@ class ReplayBuffer(Generic[T]):
             expired_groups_retryable,
         )
         checks.text("task_name", task_name)
-        checks.priority(priority)
+        checks.timeout(timeout)
         if meta is not None:
             checks.meta(meta)
-        self._form.check(items)
-        thread = await self._joined()
+        self.form.check(items)
+        thread = await self.joined()
         if not items:
             return None
-        draft = self._form.draft(items, rules)
+        draft = self.form.draft(items, rules)
         if draft.dropped:
             draft.apply()
             self._done["dropped"] += 1
             return None
-        parts = await self._form.encode(draft)
-        columns = {
-            **draft.columns(),
-            "priority": float(priority),
-            "meta": None if meta is None else dict(meta),
-        }
-        new = NewGroup(task_name, draft.status, parts, columns, rules.current_train_step)
-        uid = await thread.store.commit.join(self._run, new)
+        new = await self._putting.new_group(draft, task_name, rules, priority=priority, numbers=numbers, meta=meta)
+        stored = await self._putting.store(thread, new, timeout, self.is_open)
         draft.apply()
         self._done["put"] += 1
-        return uid
+        return stored
 
     async def get(
         self, batch_size: int, task_name: str, group_status: Any, *, train_step: int | None = None
@@ -229,48 +209,88 @@ class ReplayBuffer(Generic[T]):
         checks.timeout(timeout)
         checks.step("train_step", train_step)
         checks.threshold("max_tokens", max_tokens)
-        thread = await self._joined()
+        thread = await self.joined()
         claims = self._taking.claims(thread, task_batch_sizes, group_status, where)
-        cancelled = False
-        try:
-            batch = await thread.call(
-                lambda: thread.store.claim(
-                    self._run,
-                    claims,
-                    max_tokens=max_tokens,
-                    train_step=train_step,
-                    timeout=timeout,
-                    require_full=require_full,
-                    is_wanted=lambda: not cancelled and not self._closed,
-                ),
-                undo=thread.store.release,
-            )
-        except asyncio.CancelledError:
-            cancelled = True
-            raise
-        except OverBudget as error:
-            raise BadArgument(
-                f"Group {error.uid} is next in order and alone has {error.num_tokens} tokens, more than "
-                f"max_tokens={max_tokens}. Raise max_tokens, or leave such groups where they are with "
-                f"where={{'num_tokens': {{'$lte': {max_tokens}}}}}."
-            ) from error
-        if not batch.full:
-            raise TakeTimeout(await self._shortage(task_batch_sizes, group_status, where, timeout))
-        taken = await self._taking.unpack(thread, batch, claims)
+        taken = await self._taking.take(
+            thread,
+            claims,
+            max_tokens=max_tokens,
+            train_step=train_step,
+            timeout=timeout,
+            require_full=require_full,
+            is_open=self.is_open,
+        )
+        if taken is None:
+            waiting = await self.count_statuses(list(task_batch_sizes), [*Status, group_status])
+            raise TakeTimeout(shortage(task_batch_sizes, waiting, group_status, timeout, filtered=where is not None))
         self._done["taken"] += sum(map(len, taken.values()))
         return taken, {task_name: len(groups) for task_name, groups in taken.items()}
 
-    async def _shortage(self, sizes: Mapping[str, int], group_status: Any, where: Any, timeout: float | None) -> str:
-        asked = status_value(group_status)
-        known = dict.fromkeys([*(status.value for status in Status), asked])
-        waiting = await self.count_statuses(list(sizes), list(known))
-        lines = [
-            f"{name}: asked {size} {asked}, found {waiting[name][asked]}, waiting by status "
-            f"{ {status: count for status, count in waiting[name].items() if count} or 'none' }"
-            for name, size in sizes.items()
-        ]
-        hint = " Of these, only what the filter matches counts." if where is not None else ""
-        return f"Not all was there after {timeout or 0:g} s, and nothing was taken. {'; '.join(lines)}.{hint}"
+    async def sample(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        group_status: Any = Status.COMPLETED,
+        where: Any = None,
+        timeout: float | None = None,
+    ) -> list[Sample[T]]:
+        """Draw n different groups by the table's sampler. They stay, until they were drawn `max_times_sampled` times.
+
+        Waits until the rate limiter allows it and n can be drawn; a timeout ends that with `SampleTimeout`, which says
+        what it waited for. With `where` or another status the draw is as exact, and costs what matches. A task that
+        is no table is drawn evenly, from all it holds.
+        """
+        checks.timeout(timeout)
+        thread = await self.joined()
+        asked = self._sampling.asked(thread, n, task_name, group_status, where)
+        samples = await self._sampling.sample(thread, asked, timeout, self.is_open)
+        self._done["sampled"] += len(samples)
+        return samples
+
+    async def sample_mixed(
+        self,
+        n: int,
+        task_name: str,
+        *,
+        fresh_ratio: float = 0.5,
+        where: Any = None,
+        timeout: float | None = None,
+    ) -> list[Sample[T]]:
+        """Draw n different groups in one transaction: the oldest that were never drawn, then replay by the sampler.
+
+        `fresh_ratio` is the share of the first kind, for which this waits; the rest is drawn from all others. The
+        task must be a table.
+        """
+        checks.timeout(timeout)
+        thread = await self.joined()
+        asked = self._sampling.asked(thread, n, task_name, Status.COMPLETED, where, fresh_ratio=fresh_ratio)
+        samples = await self._sampling.sample(thread, asked, timeout, self.is_open)
+        self._done["sampled"] += len(samples)
+        return samples
+
+    async def update_priorities(self, task_name: str, priorities: Mapping[int, float]) -> list[int]:
+        """Set priorities by uid in one transaction, and return the uids that the task does not hold (any more)."""
+        checks.text("task_name", task_name)
+        checked = checks.priorities(priorities)
+        thread = await self.joined()
+        return await thread.call(lambda: thread.store.tables.update_priorities(self.run, task_name, checked))
+
+    async def set_table(self, task_name: str, config: TableConfig) -> None:
+        """Give a table other settings, for every process; its groups get new keys, which costs what it holds."""
+        tables = checks.tables({task_name: config})
+        thread = await self.joined()
+        await thread.call(lambda: thread.store.tables.set_tables(self.run, tables))
+        self._tables |= tables
+
+    async def set_capacity(
+        self, *, max_size: int | None = None, max_bytes: int | None = None, on_full: OnFull = "evict"
+    ) -> None:
+        """Give the run as a whole another capacity, for every process; without arguments it has none."""
+        capacity = Capacity(max_size, max_bytes, on_full)
+        thread = await self.joined()
+        await thread.call(lambda: thread.store.tables.set_tables(self.run, {}, capacity))
+        self._capacity = capacity
 
     async def count(self, task_name: str, group_status: Any) -> int:
         """Return how many unleased groups of this task have this status."""
@@ -279,11 +299,11 @@ class ReplayBuffer(Generic[T]):
 
     async def count_statuses(self, task_names: Sequence[str], statuses: Sequence[Any]) -> dict[str, dict[Any, int]]:
         """Return the counts of several tasks and statuses, under the very keys that were given."""
-        values = [checks.status(status, self._form.status_type) for status in statuses]
+        values = [checks.status(status, self.form.status_type) for status in statuses]
         for name in task_names:
             checks.text("task_name", name)
-        thread = await self._joined()
-        found = await thread.call(lambda: thread.store.counts(self._run, task_names, values))
+        thread = await self.joined()
+        found = await thread.call(lambda: thread.store.counts(self.run, task_names, values))
         return {
             name: {status: found[name, value] for status, value in zip(statuses, values, strict=True)}
             for name in task_names
@@ -291,14 +311,14 @@ class ReplayBuffer(Generic[T]):
 
     async def is_ready(self, task_batch_sizes: Mapping[str, int], *, group_status: Any = Status.COMPLETED) -> bool:
         """Tell whether every task has as many unleased groups as asked."""
-        thread = await self._joined()
+        thread = await self.joined()
         claims = self._taking.claims(thread, task_batch_sizes, group_status, None)
-        return await thread.call(lambda: thread.store.is_ready(self._run, claims))
+        return await thread.call(lambda: thread.store.is_ready(self.run, claims))
 
     async def size(self) -> int:
         """Return how many groups the run holds, in any status."""
-        thread = await self._joined()
-        return await thread.call(lambda: thread.store.size(self._run))
+        thread = await self.joined()
+        return await thread.call(lambda: thread.store.size(self.run))
 
     def __len__(self) -> int:
         return self.joined_thread().wait(self.size())
@@ -332,36 +352,27 @@ class ReplayBuffer(Generic[T]):
             checks.threshold(f"task_stale_thresholds[{name!r}]", task_stale_thresholds.get(name))
             checks.threshold(f"task_token_stale_thresholds[{name!r}]", token_thresholds.get(name))
         looked_at = self._statuses_looked_at(statuses)
-        thread = await self._joined()
-        done = await thread.call(
-            lambda: thread.store.refresh(
-                self._run,
-                lambda task_id, name: Refresh(
-                    task_id,
-                    step,
-                    task_stale_thresholds.get(name),
-                    token_thresholds.get(name),
-                    retryable.get(name, True),
-                    looked_at,
-                    self._form.expiry,
-                ),
-                names,
+        thread = await self.joined()
+
+        def plan_for(task_id: int, name: str) -> Refresh:
+            return Refresh(
+                task_id,
+                step,
+                task_stale_thresholds.get(name),
+                token_thresholds.get(name),
+                retryable.get(name, True),
+                looked_at,
+                self.form.expiry,
             )
-        )
-        expired = {}
-        for name in names:
-            plan, result = done[name]
-            newly = result.expired + await expire_in_part(thread, self._form, self._run, plan)
-            if self._form.expiry == "sample" and "expired" in looked_at and plan.retryable:
-                newly = await thread.call(lambda plan=plan: thread.store.expired_now(plan.task_id))  # type: ignore[misc]
-            expired[name] = newly + result.dropped
+
+        expired = await refresh(thread, self.form, self.run, names, plan_for)
         self._done["expired"] += sum(expired.values())
         return expired
 
     def _statuses_looked_at(self, statuses: Sequence[Any] | None) -> tuple[str, ...]:
         if statuses is None:
-            return ("completed", "aborted") if self._form.expiry == "group" else ("completed", "aborted", "expired")
-        return tuple(dict.fromkeys(checks.status(status, self._form.status_type) for status in statuses))
+            return ("completed", "aborted") if self.form.expiry == "group" else ("completed", "aborted", "expired")
+        return tuple(dict.fromkeys(checks.status(status, self.form.status_type) for status in statuses))
 
     async def find(
         self,
@@ -376,66 +387,38 @@ class ReplayBuffer(Generic[T]):
         Pages go by uid unless `order_by` says otherwise: `after=page[-1].uid` gives the next.
         """
         checks.limit(limit)
-        thread = await self._joined()
-        columns = GroupColumns(thread.store.backend, joined=True)
-        condition = compile_query(parse_query({} if where is None else where, FIELDS), columns)
-        name = (order_by or "uid").removeprefix("-")
-        options = {
-            "order_by": columns.column(name),
-            "descending": order_by is not None and order_by.startswith("-"),
-            "limit": limit,
-            "after": after,
-        }
-        rows = await thread.call(lambda: thread.store.page(self._run, condition, **options))
-        parts = await thread.call(lambda: thread.store.read_parts(rows))
-        return [
-            StorageItem(
-                self._form.read(row, parts[row.payload_id]),
-                row.uid,
-                row.uid,
-                row.task_name,
-                self._form.status(row.status),
-                int(row.staleness_now),
-            )
-            for row in rows
-            if parts[row.payload_id]
-        ]
+        thread = await self.joined()
+        return await find(thread, self.form, self.run, where, order_by, limit, after)
 
     async def count_where(self, where: Any) -> int:
         """Return how many groups of the run a query matches, in any status."""
-        thread = await self._joined()
+        thread = await self.joined()
         condition = compile_query(parse_query(where, FIELDS), GroupColumns(thread.store.backend, joined=True))
-        return await thread.call(lambda: thread.store.count_where(self._run, condition))
+        return await thread.call(lambda: thread.store.count_where(self.run, condition))
 
     async def delete(self, uids: Sequence[int]) -> int:
         """Delete groups by uid and return how many there were; unknown uids are no error."""
         numbers = [checks.uid(uid) for uid in uids]
-        thread = await self._joined()
-        return await thread.call(lambda: thread.store.delete(self._run, numbers))
+        thread = await self.joined()
+        return await thread.call(lambda: thread.store.delete(self.run, numbers))
 
     async def update(self, items: Sequence[StorageItem[T]]) -> int:
         """Store changed items under the uid they have, with the status and staleness of the `StorageItem`, and
         return how many were still there. Uid and place in the order stay."""
-        rewrites = [await self._rewrite(item) for item in items]
-        thread = await self._joined()
-        return len(await thread.call(lambda: thread.store.rewrite(self._run, rewrites)))
-
-    async def _rewrite(self, item: StorageItem[T]) -> Rewrite:
-        self._form.check(item.item)
-        if not item.item:
-            raise BadArgument(f"Group {item.uid} has no items left. Type delete([{item.uid}]) to remove it.")
-        status = checks.status(item.status, self._form.status_type)
-        draft = self._form.measured(item.item, status, int(item.staleness))
-        parts = await self._form.encode(draft)
-        return Rewrite(checks.uid(item.uid), status, parts, draft.columns())
+        rewrites = [await rewrite_of(self.form, item) for item in items]
+        thread = await self.joined()
+        return len(await thread.call(lambda: thread.store.rewrite(self.run, rewrites)))
 
     async def stats(self) -> Stats:
         """Return what the run holds and what this process has done: `stats.scalars("replay/")` is a flat dict."""
-        thread = await self._joined()
-        rows = await thread.call(lambda: thread.store.summary(self._run))
-        process = {f"{name}_total": float(self._done[name]) for name in ("put", "taken", "dropped", "expired")}
-        process["set_aside_total"] = float(self._taking.set_aside)
-        return summarise(str(self._config), self._run, rows, process)
+        thread = await self.joined()
+        rows = await thread.call(lambda: thread.store.summary(self.run))
+        process = {
+            f"{name}_total": float(self._done[name]) for name in ("put", "taken", "sampled", "dropped", "expired")
+        }
+        process["evicted_total"] = float(self._putting.evicted)
+        process["set_aside_total"] = float(self._taking.set_aside + self._sampling.set_aside)
+        return summarise(str(self._config), self.run, rows, process)
 
 
 def rebuild(arguments: dict[str, Any]) -> ReplayBuffer[Any]:

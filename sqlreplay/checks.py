@@ -9,18 +9,25 @@ from typing import Any
 from sqlreplay.errors import BadArgument
 from sqlreplay.query import meta_name_problem, text_problem
 from sqlreplay.records import Status, status_value
+from sqlreplay.rules import TableConfig
 
 __all__ = [
     "batch_sizes",
+    "count",
+    "finite",
     "limit",
     "meta",
+    "priorities",
     "priority",
+    "share",
     "status",
     "step",
+    "tables",
     "text",
     "threshold",
     "timeout",
     "uid",
+    "whole_number",
 ]
 
 LARGEST_STEP = 2**53
@@ -81,9 +88,58 @@ def limit(value: Any) -> None:
         raise BadArgument(f"limit is {value}, expected 0 or more.")
 
 
-def priority(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+def priority(value: Any) -> float:
+    number = finite("priority", value)
+    if number < 0:
         raise BadArgument(f"priority is {value!r}, expected a finite number, 0 or more.")
+    return number
+
+
+def finite(name: str, value: Any) -> float:
+    """Accept what is a finite number, numpy's included."""
+    try:
+        number = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadArgument(f"{name} is {value!r}, expected a finite number, 0 or more.")
+    return number
+
+
+def count(name: str, value: Any) -> int:
+    number = whole_number(name, value)
+    if number < 0:
+        raise BadArgument(f"{name} is {number}, expected 0 or more.")
+    return number
+
+
+def share(name: str, value: Any) -> float:
+    number = finite(name, value)
+    if not 0 <= number <= 1:
+        raise BadArgument(f"{name} is {value!r}, expected a number from 0 to 1.")
+    return number
+
+
+def priorities(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise BadArgument(f"priorities are {type(value).__name__}, expected a dict such as {{uid: 0.5}}.")
+    checked = {}
+    for number, given in value.items():
+        try:
+            checked[uid(number)] = priority(given)
+        except BadArgument as error:
+            raise BadArgument(f"uid {number!r}: {error} Nothing was changed.") from None
+    return checked
+
+
+def tables(value: Any) -> dict[str, TableConfig]:
+    if not isinstance(value, Mapping):
+        raise BadArgument(f"tables is {value!r}, expected a dict such as {{'math': TableConfig(max_size=1000)}}.")
+    for name, config in value.items():
+        text("a table's name", name)
+        if not isinstance(config, TableConfig):
+            raise BadArgument(f"the table {name!r} is {config!r}, expected a TableConfig.")
+    return dict(value)
 
 
 def uid(value: Any) -> int:

@@ -9,7 +9,11 @@ SqlReplayError
 │   ├── PayloadUnsupported            an object that has no safe form as bytes
 │   └── PayloadDamaged                stored bytes that do not read back
 ├── RunNotEmpty                       `fresh=True` on a run that holds groups
+├── TableConflict                     a table was made with other settings
+├── TableFull                         a capacity is used up and `on_full="reject"` was chosen
 ├── TakeTimeout (TimeoutError)        the deadline passed before all that was asked was there
+├── SampleTimeout (TimeoutError)      the deadline passed before the sample could be drawn
+├── PutTimeout (TimeoutError)         the deadline passed before the group could go in
 ├── MissingExtra (ImportError)        an optional package is needed
 └── StoreError
     ├── StoreUnavailable              the file or server cannot be opened or was lost
@@ -32,8 +36,10 @@ __all__ = [
     "PayloadDamaged",
     "PayloadError",
     "PayloadUnsupported",
+    "PutTimeout",
     "QueryError",
     "RunNotEmpty",
+    "SampleTimeout",
     "SchemaError",
     "SchemaMissing",
     "SchemaOutdated",
@@ -44,6 +50,8 @@ __all__ = [
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "TableConflict",
+    "TableFull",
     "TakeTimeout",
 ]
 
@@ -86,8 +94,24 @@ class RunNotEmpty(SqlReplayError):
     """`fresh=True` was asked for a run that already holds groups."""
 
 
+class TableConflict(SqlReplayError):
+    """A table was made with other settings than those given; nothing was changed."""
+
+
+class TableFull(SqlReplayError):
+    """A capacity is used up and `on_full="reject"` was chosen; nothing was stored."""
+
+
 class TakeTimeout(SqlReplayError, TimeoutError):
     """The deadline passed before all that was asked was there; nothing was taken."""
+
+
+class SampleTimeout(SqlReplayError, TimeoutError):
+    """The deadline passed before the sample could be drawn; the message says what it waited for."""
+
+
+class PutTimeout(SqlReplayError, TimeoutError):
+    """The deadline passed before the group could go in; the message says what it waited for. It was not stored."""
 
 
 class MissingExtra(SqlReplayError, ImportError):

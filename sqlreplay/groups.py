@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from sqlreplay.errors import InvalidGroup, PayloadDamaged, PayloadError
 from sqlreplay.measures import GroupNumbers, group_numbers
-from sqlreplay.payload import Codec, Part
+from sqlreplay.payload import Codec, Decoded, Part
 from sqlreplay.records import (
     RESPONSE_FIELDS,
     Expiry,
@@ -98,7 +98,7 @@ class GroupForm(Generic[T]):
                 "Type put([item], ...)."
             )
         for index, item in enumerate(items):
-            if type(item) is not self.item_type:
+            if type(item) is not self.item_type and self.item_type is not object:
                 raise InvalidGroup(
                     f"item {index} of the group is {type(item).__name__}, expected {self.item_type.__name__} like all "
                     f"groups of this buffer. Open the buffer with item_type={type(item).__name__} to store those."
@@ -156,13 +156,8 @@ class GroupForm(Generic[T]):
 
     def read(self, row: Any, parts: Sequence[Any]) -> list[T]:
         """Build a row's items, with status and staleness as the row has them."""
-        if not parts:
-            raise self.damaged(row.uid, PayloadDamaged("its bytes are missing"))
         expired_at = row.expired_at_step
-        try:
-            decoded = self.codec.decode(map(as_part, parts), with_response=expired_at is None)
-        except PayloadError as error:
-            raise self.damaged(row.uid, error) from error
+        decoded = self.decoded(row, parts, with_response=expired_at is None)
         items = decoded.items
         as_of = expired_at if expired_at is not None else row.as_of_step
         if as_of is not None:
@@ -176,6 +171,22 @@ class GroupForm(Generic[T]):
                 mark_expired(item)
                 reset_rollout_response(item)
         return items
+
+    def decoded(self, row: Any, parts: Sequence[Any], *, with_response: bool) -> Decoded[T]:
+        """Read a row's bytes; what is wrong with them is said with the group's uid."""
+        try:
+            if not parts:
+                raise PayloadDamaged("its bytes are missing")
+            return self.codec.decode(map(as_part, parts), with_response=with_response)
+        except PayloadError as error:
+            raise self.damaged(row.uid, error) from error
+
+    def written_as(self, row: Any, parts: Sequence[Any]) -> str:
+        """Return the name of the item type that wrote these bytes."""
+        try:
+            return self.codec.read_item_type(map(as_part, parts))
+        except PayloadError as error:
+            raise self.damaged(row.uid, error) from error
 
     @staticmethod
     def damaged(uid: int, error: PayloadError) -> PayloadError:

@@ -9,6 +9,7 @@ from sqlreplay.records import reader, step_span
 __all__ = ["GroupNumbers", "group_numbers"]
 
 Read = Callable[[str], Any]
+SOLVED = 1.0
 SEQUENCES = (("input_ids",), ("prompt_ids", "response_ids"), ("tokens",))
 
 
@@ -17,6 +18,7 @@ class GroupNumbers(NamedTuple):
 
     `latest_step` is the newest of those: once it is past a cutoff, every sample is. It is None where a sample never
     ages. `token_fresh_step` is the smallest, over the samples, of the newest step of a token that counts for the loss.
+    `solve_rate` is the share of the scored samples that have a score of at least 1.
     """
 
     steps: list[int | None]
@@ -27,6 +29,7 @@ class GroupNumbers(NamedTuple):
     num_tokens: int
     reward_mean: float | None
     reward_std: float | None
+    solve_rate: float | None
 
 
 def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbers:
@@ -37,7 +40,8 @@ def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbe
     known = [step for step in steps if step is not None]
     agentic = any(read("input_ids") is not None or read("labels") is not None for read in reads)
     fresh = [] if agentic else [newest for _, newest in spans if newest is not None]
-    mean, deviation = mean_and_deviation([score for read in reads if (score := score_of(read)) is not None])
+    scores = [score for read in reads if (score := score_of(read)) is not None]
+    mean, deviation = mean_and_deviation(scores)
     return GroupNumbers(
         steps=steps,
         oldest_step=min(known, default=None),
@@ -47,6 +51,7 @@ def group_numbers(group: Sequence[Any], *, model_step: int | None) -> GroupNumbe
         num_tokens=sum(map(count_tokens, reads)),
         reward_mean=mean,
         reward_std=deviation,
+        solve_rate=sum(score >= SOLVED for score in scores) / len(scores) if scores else None,
     )
 
 

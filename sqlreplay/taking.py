@@ -2,20 +2,21 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import and_
 
 from sqlreplay import checks
-from sqlreplay.errors import PayloadError
+from sqlreplay.errors import BadArgument, PayloadError
 from sqlreplay.groups import GroupForm
 from sqlreplay.policy import Policy
 from sqlreplay.query import compile_query, parse_query
-from sqlreplay.store import FIELDS, Batch, Claim, GroupColumns, StoreThread
+from sqlreplay.records import status_value
+from sqlreplay.store import FIELDS, Batch, Claim, GroupColumns, OverBudget, StoreThread
 
-__all__ = ["Taking"]
+__all__ = ["Taking", "shortage"]
 
 T = TypeVar("T")
 DECODE_ASIDE_BYTES = 4 * 2**20
@@ -42,6 +43,45 @@ class Taking(Generic[T]):
         status = checks.status(group_status, self._form.status_type)
         return [Claim(name, size, status, tuple(plan.order_by), condition) for name, size in sizes.items()]
 
+    async def take(
+        self,
+        thread: StoreThread,
+        claims: Sequence[Claim],
+        *,
+        max_tokens: int | None,
+        train_step: int | None,
+        timeout: float | None,
+        require_full: bool,
+        is_open: Callable[[], bool],
+    ) -> dict[str, list[list[T]]] | None:
+        """Claim and decode; None where all was required and not all was there."""
+        wanted = True
+        try:
+            batch = await thread.call(
+                lambda: thread.store.claim(
+                    self._run,
+                    claims,
+                    max_tokens=max_tokens,
+                    train_step=train_step,
+                    timeout=timeout,
+                    require_full=require_full,
+                    is_wanted=lambda: wanted and is_open(),
+                ),
+                undo=lambda batch: self._release(thread, batch),
+            )
+        except OverBudget as error:
+            raise BadArgument(
+                f"Group {error.uid} is next in order and alone has {error.num_tokens} tokens, more than "
+                f"max_tokens={max_tokens}. Raise max_tokens, or leave such groups where they are with "
+                f"where={{'num_tokens': {{'$lte': {max_tokens}}}}}."
+            ) from error
+        finally:
+            wanted = False
+        return await self.unpack(thread, batch, claims) if batch.full else None
+
+    async def _release(self, thread: StoreThread, batch: Batch) -> None:
+        await thread.store.put_back(self._run, batch.all_rows())
+
     async def unpack(self, thread: StoreThread, batch: Batch, claims: Sequence[Claim]) -> dict[str, list[list[T]]]:
         """Decode what was claimed. A group whose bytes do not read is set aside as failed and the next one in order
         takes its place; if anything else goes wrong, all rows go back where they were."""
@@ -59,7 +99,7 @@ class Taking(Generic[T]):
                 batch = await self._claim_more(thread, refill)
                 held = held.joined(batch)
         except BaseException:
-            thread.spawn(lambda: thread.store.release(held))
+            thread.spawn(lambda: self._release(thread, held))
             raise
         thread.free([row.payload_id for row in held.all_rows()])
         return good
@@ -82,8 +122,30 @@ class Taking(Generic[T]):
         return decode()
 
     async def _set_aside(self, thread: StoreThread, row: Any, error: PayloadError) -> None:
-        await thread.call(lambda: thread.store.put_back([row], status="failed", error=str(error)[:1000]))
+        changes = {"status": "failed", "error": str(error)[:1000]}
+        await thread.call(lambda: thread.store.put_back(self._run, [row], **changes))
         self.set_aside += 1
 
     async def _claim_more(self, thread: StoreThread, claims: Sequence[Claim]) -> Batch:
-        return await thread.call(lambda: thread.store.claim(self._run, claims), undo=thread.store.release)
+        return await thread.call(
+            lambda: thread.store.claim(self._run, claims), undo=lambda batch: self._release(thread, batch)
+        )
+
+
+def shortage(
+    sizes: Mapping[str, int],
+    waiting: Mapping[str, Mapping[Any, int]],
+    group_status: Any,
+    timeout: float | None,
+    *,
+    filtered: bool,
+) -> str:
+    """Say what was asked and what was there instead."""
+    asked = status_value(group_status)
+    lines = []
+    for name, size in sizes.items():
+        by_status = {status_value(status): count for status, count in waiting[name].items()}
+        held = {status: count for status, count in by_status.items() if count} or "none"
+        lines.append(f"{name}: asked {size} {asked}, found {by_status[asked]}, waiting by status {held}")
+    hint = " Of these, only what the filter matches counts." if filtered else ""
+    return f"Not all was there after {timeout or 0:g} s, and nothing was taken. {'; '.join(lines)}.{hint}"

@@ -56,25 +56,25 @@ class VerbatimBuffer(ReplayBuffer[T]):
 
     async def put_verbatim(self, item: StorageItem[T]) -> int:
         checks.text("task_name", item.task_name)
-        self._form.check(item.item)
+        self.form.check(item.item)
         if not item.item:
             raise InvalidGroup("The group is empty, expected at least one item. Leave out the put.")
-        status = checks.status(item.status, self._form.status_type)
-        draft = self._form.measured(item.item, status, checks.whole_number("staleness", item.staleness))
-        parts = await self._form.encode(draft)
+        status = checks.status(item.status, self.form.status_type)
+        draft = self.form.measured(item.item, status, checks.whole_number("staleness", item.staleness))
+        parts = await self.form.encode(draft)
         new = NewGroup(item.task_name, status, parts, {**draft.columns(), "priority": 1.0, "meta": None})
-        thread = await self._joined()
-        uid: int = await thread.store.commit.join(self._run, new)
+        thread = await self.joined()
+        uid = await self._putting.store(thread, new, None, self.is_open)
         self._done["put"] += 1
         return uid
 
     async def export_run(self) -> StoredRun:
-        thread = await self._joined()
-        return await thread.call(lambda: thread.store.export_run(self._run))
+        thread = await self.joined()
+        return await thread.call(lambda: thread.store.export_run(self.run))
 
     async def import_run(self, stored: StoredRun) -> None:
-        thread = await self._joined()
-        await thread.call(lambda: thread.store.import_run(self._run, stored))
+        thread = await self.joined()
+        await thread.call(lambda: thread.store.import_run(self.run, stored))
 
     def check_stored(self, stored: StoredRun) -> None:
         """Refuse what could not be stored here, and items of another type: those of which no group reads.
@@ -84,20 +84,20 @@ class VerbatimBuffer(ReplayBuffer[T]):
         for name in stored.tasks:
             checks.text("task_name", name)
         for group in stored.groups:
-            checks.status(group.status, self._form.status_type)
+            checks.status(group.status, self.form.status_type)
             checks.priority(group.priority)
             if group.meta is not None:
                 checks.meta(group.meta)
         problem: PayloadError | None = None
         for group in stored.groups:
             try:
-                self._form.codec.decode(map(as_part, group.parts), with_response=group.expired_at_step is None)
+                self.form.codec.decode(map(as_part, group.parts), with_response=group.expired_at_step is None)
                 return
             except PayloadError as error:
                 problem = problem or error
         if problem is not None:
             raise BadArgument(
-                f"No group of the state reads as {self._form.item_type.__name__}: {problem}. "
+                f"No group of the state reads as {self.form.item_type.__name__}: {problem}. "
                 "Open the storage with the item_type= that the state was saved with."
             ) from problem
 

@@ -107,6 +107,10 @@ class Codec(Generic[Item]):
         """Return the steps that were given at encode, without rebuilding the items."""
         return self._open(LASTING, [part for part in parts if part.section == LASTING]).directory.steps
 
+    def read_item_type(self, parts: Iterable[Part]) -> str:
+        """Return the name of the item type that wrote a group, without rebuilding the items."""
+        return self._open(LASTING, [part for part in parts if part.section == LASTING]).directory.item_type
+
     def _check(self, items: Sequence[Item], steps: Sequence[int | None]) -> None:
         if not isinstance(items, (list, tuple)) or not items:
             raise InvalidGroup(f"found {items!r:.80}, expected a non-empty list of {self.item_type.__name__}")

@@ -5,8 +5,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import ColumnElement
 
-from sqlreplay.store.columns import GroupColumns
-
 __all__ = ["Plan", "Policy"]
 
 
@@ -32,5 +30,5 @@ class Policy(Protocol):
     ReplayBuffer("sqlite:///replay.db", policy=ShortestFirst())
     """
 
-    def plan(self, columns: GroupColumns) -> Plan:
-        """Return the order; called once for each take."""
+    def plan(self, columns: Any) -> Plan:
+        """Return the order; called once for each take. `columns` has every field of a group by name."""

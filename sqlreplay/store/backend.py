@@ -49,6 +49,9 @@ class Backend(Protocol):
     def one_of(self, column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
         """Return `column IN (parameter)` for a list of any length, bound as one parameter by `id_list`."""
 
+    def none_of(self, column: ColumnElement[Any], values: Sequence[int]) -> ColumnElement[bool]:
+        """Return `column NOT IN values` for a list of any length, as one parameter."""
+
     def id_list(self, ids: Sequence[int]) -> Any: ...
 
     def insert(self, table: Any) -> Any:

@@ -43,6 +43,7 @@ PLAIN = (
     "num_tokens",
     "reward_mean",
     "reward_std",
+    "solve_rate",
     "size_bytes",
     "client_key",
     "created_at",

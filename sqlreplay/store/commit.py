@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlreplay.errors import OutcomeUnknown, SchemaError, StoreBusy, StoreClosed, StoreUnavailable
-from sqlreplay.store.rows import NewGroup
+from sqlreplay.store.admission import MustWait, Stored
+from sqlreplay.store.rows import NewGroup, Outcome
 
 __all__ = ["GroupCommit", "Soon"]
 
@@ -16,7 +17,7 @@ MAX_GROUPS = 512
 MAX_BYTES = 32 * 2**20
 
 Soon = Callable[[Callable[[], None]], None]
-Insert = Callable[[str, list[NewGroup]], Awaitable[list[int]]]
+Insert = Callable[[str, list[NewGroup]], Awaitable[list[Outcome]]]
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Waiting:
     run_name: str
     group: NewGroup
     loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[int]"
+    future: "asyncio.Future[Stored | MustWait]"
 
 
 class GroupCommit:
@@ -45,7 +46,7 @@ class GroupCommit:
         self._emptying: asyncio.Task[None] | None = None
         self._finished = False
 
-    def join(self, run_name: str, group: NewGroup) -> "asyncio.Future[int]":
+    def join(self, run_name: str, group: NewGroup) -> "asyncio.Future[Stored | MustWait]":
         """Queue a put from any thread; the future belongs to the running loop."""
         loop = asyncio.get_running_loop()
         waiting = Waiting(run_name, group, loop, loop.create_future())
@@ -97,7 +98,7 @@ class GroupCommit:
     async def _commit(self, batch: list[Waiting]) -> None:
         """Store a batch. If the database refuses it, each put is tried alone, so that only the bad one fails."""
         try:
-            uids = await self._insert(batch[0].run_name, [waiting.group for waiting in batch])
+            outcomes = await self._insert(batch[0].run_name, [waiting.group for waiting in batch])
         except (OutcomeUnknown, SchemaError, StoreBusy, StoreUnavailable) as error:
             deliver(batch, [error] * len(batch))
         except Exception as error:
@@ -107,7 +108,7 @@ class GroupCommit:
                 for waiting in batch:
                     await self._commit([waiting])
         else:
-            deliver(batch, uids)
+            deliver(batch, outcomes)
 
     async def close(self) -> None:
         """Store what is queued; what comes later is refused."""
@@ -119,7 +120,7 @@ class GroupCommit:
 
 
 def deliver(batch: list[Waiting], outcomes: list[Any]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[int], Any]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Stored | MustWait], Any]]] = {}
     for waiting, outcome in zip(batch, outcomes, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, outcome))
     for loop, settled in by_loop.items():
@@ -129,7 +130,7 @@ def deliver(batch: list[Waiting], outcomes: list[Any]) -> None:
             continue
 
 
-def settle(settled: list[tuple["asyncio.Future[int]", Any]]) -> None:
+def settle(settled: list[tuple["asyncio.Future[Stored | MustWait]", Any]]) -> None:
     for future, outcome in settled:
         if future.cancelled():
             continue

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Double,
     Numeric,
     Text,
+    all_,
     any_,
     bindparam,
     case,
@@ -131,6 +132,10 @@ class PostgresBackend:
     def one_of(self, column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
         """A list of any length travels as one array parameter, far from the limit of 32,767."""
         return column == any_(bindparam(parameter, type_=ARRAY(BigInteger)))
+
+    def none_of(self, column: ColumnElement[Any], values: Sequence[int]) -> ColumnElement[bool]:
+        """The same list, with its values bound at once."""
+        return column != all_(bindparam(None, list(values), ARRAY(BigInteger), unique=True))
 
     def id_list(self, ids: Sequence[int]) -> list[int]:
         return list(ids)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.errors import BadArgument
@@ -134,6 +134,7 @@ async def summarise(connection: AsyncConnection, run: Run) -> Sequence[Any]:
     return (await connection.execute(query)).all()
 
 
-def find_orphans() -> Select[Any]:
+async def find_orphans(connection: AsyncConnection) -> Sequence[int]:
     """Payloads that no group points to: a taker that died between reading and freeing leaves these."""
-    return select(payloads.c.payload_id).except_(select(groups.c.payload_id))  # type: ignore[return-value]
+    query = select(payloads.c.payload_id).except_(select(groups.c.payload_id))
+    return (await connection.execute(query)).scalars().all()

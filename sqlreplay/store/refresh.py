@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, LargeBinary, Select, Update, and_, case, delete, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sqlreplay.policy import Staleness, whole_key
 from sqlreplay.records import Expiry
 from sqlreplay.store.backend import Backend
 from sqlreplay.store.columns import as_of_step
+from sqlreplay.store.standing import TABLE_COLUMNS, Standing
 from sqlreplay.store.tables import AGELESS, groups, refreshes, tasks
 
 __all__ = ["Refresh", "Refreshed", "expired_now", "partial_queries", "refresh_task"]
@@ -69,7 +71,9 @@ class Refreshed:
     payload_ids: tuple[int, ...] = ()
 
 
-async def refresh_task(connection: AsyncConnection, backend: Backend, refresh: Refresh) -> Refreshed:
+async def refresh_task(
+    connection: AsyncConnection, backend: Backend, refresh: Refresh, table: Standing | None
+) -> Refreshed:
     """Set the train step and flip or drop what is past a threshold as a whole. The epoch lock must be held."""
     await connection.execute(
         update(tasks)
@@ -78,9 +82,9 @@ async def refresh_task(connection: AsyncConnection, backend: Backend, refresh: R
         .prefix_with("/* refresh_step */")
     )
     await note_refresh(connection, backend, refresh)
-    await settle_ageless(connection, refresh)
+    await settle_ageless(connection, refresh, table)
     if not refresh.retryable:
-        return await drop_past(connection, refresh)
+        return await drop_past(connection, refresh, table)
     if refresh.threshold is None or not refresh.expiring:
         return Refreshed()
     flip = update(groups).where(refresh.waiting(refresh.expiring), refresh.past_sequence())
@@ -91,8 +95,23 @@ async def refresh_task(connection: AsyncConnection, backend: Backend, refresh: R
         flip = flip.where(groups.c.latest_step <= refresh.step - 1 - refresh.threshold).values(
             stale_from_step=AGELESS, oldest_step=None, latest_step=None, token_fresh_step=None
         )
-    result = await connection.execute(flip.prefix_with("/* refresh_expire */"))
-    return Refreshed(expired=result.rowcount)
+        if table is not None and table.evicts and isinstance(table.rules.remover, Staleness):
+            flip = flip.values(evict_key=whole_key(AGELESS))
+    flip = flip.prefix_with("/* refresh_expire */")
+    if table is None:
+        return Refreshed(expired=(await connection.execute(flip)).rowcount)
+    return Refreshed(expired=await flip_in_table(connection, flip, table))
+
+
+async def flip_in_table(connection: AsyncConnection, flip: Update, table: Standing) -> int:
+    """What expires can no longer be sampled. RETURNING gives new values, so the weights are read before."""
+    assert flip.whereclause is not None  # noqa: S101 - a refresh names its rows
+    weights = select(groups.c.race_weight).where(flip.whereclause).prefix_with("/* expiring_weights */")
+    for weight in (await connection.execute(weights)).scalars():
+        table.leave_stream(weight)
+    expired = (await connection.execute(flip.values(race_weight=None, race_key=None))).rowcount
+    await table.save(connection)
+    return expired
 
 
 async def note_refresh(connection: AsyncConnection, backend: Backend, refresh: Refresh) -> None:
@@ -106,9 +125,15 @@ async def note_refresh(connection: AsyncConnection, backend: Backend, refresh: R
         await connection.execute(upsert.prefix_with("/* note_refresh */"), looked_at)
 
 
-async def settle_ageless(connection: AsyncConnection, refresh: Refresh) -> None:
+async def settle_ageless(connection: AsyncConnection, refresh: Refresh, table: Standing | None) -> None:
     """Send groups without steps to the end of the order, once each, the first time a refresh looks at them."""
     statuses = [status for status in refresh.statuses if status != "expired"]
+    keys: dict[str, Any] = {}
+    if table is not None:
+        last = whole_key(AGELESS)
+        for column, selector in ((groups.c.race_key, table.rules.sampler), (groups.c.evict_key, table.rules.remover)):
+            if isinstance(selector, Staleness):
+                keys[column.name] = case((column.is_not(None), literal(last, LargeBinary)))
     await connection.execute(
         update(groups)
         .where(
@@ -118,20 +143,26 @@ async def settle_ageless(connection: AsyncConnection, refresh: Refresh) -> None:
             groups.c.stale_from_step < AGELESS,
             groups.c.lease_id.is_(None),
         )
-        .values(stale_from_step=AGELESS, staleness=0)
+        .values(stale_from_step=AGELESS, staleness=0, **keys)
         .prefix_with("/* settle_ageless */")
     )
 
 
-async def drop_past(connection: AsyncConnection, refresh: Refresh) -> Refreshed:
+async def drop_past(connection: AsyncConnection, refresh: Refresh, table: Standing | None) -> Refreshed:
     """Delete what would have expired; by the sample rule that includes what waits as expired and was looked at."""
     payload_ids: list[int] = []
     conditions = [and_(refresh.waiting(refresh.expiring), past) for past in refresh.past()]
     if refresh.expiry == "sample" and "expired" in refresh.statuses:
         conditions.append(refresh.waiting(["expired"]))
     for condition in conditions:
-        statement = delete(groups).where(condition).returning(groups.c.payload_id)
-        payload_ids += (await connection.execute(statement.prefix_with("/* refresh_drop */"))).scalars()
+        statement = delete(groups).where(condition).returning(*TABLE_COLUMNS)
+        gone = (await connection.execute(statement.prefix_with("/* refresh_drop */"))).all()
+        payload_ids += [row.payload_id for row in gone]
+        if table is not None:
+            for row in gone:
+                table.leave(row)
+            table.deletes += len(gone)
+            await table.save(connection)
     return Refreshed(dropped=len(payload_ids), payload_ids=tuple(payload_ids))
 
 

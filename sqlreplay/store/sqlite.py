@@ -159,6 +159,11 @@ class SqliteBackend:
         each = func.json_each(bindparam(parameter, type_=String)).table_valued("value")
         return column.in_(select(each.c.value))
 
+    def none_of(self, column: ColumnElement[Any], values: Sequence[int]) -> ColumnElement[bool]:
+        """The same list, with its values bound at once."""
+        each = func.json_each(bindparam(None, self.id_list(values), String, unique=True)).table_valued("value")
+        return column.not_in(select(each.c.value))
+
     def id_list(self, ids: Sequence[int]) -> str:
         return json.dumps(list(ids))
 

@@ -1,32 +1,30 @@
 """The store's verbs: rows in, rows out. Everything here runs on the I/O thread's event loop."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.config import StoreConfig
-from sqlreplay.errors import StoreClosed, StoreError
 from sqlreplay.store import reading, rows, transfer
+from sqlreplay.store.admission import MustWait
 from sqlreplay.store.claim import Claim, Claimed, OverBudget, claim_groups, has_enough
 from sqlreplay.store.commit import GroupCommit, Soon
 from sqlreplay.store.database import Database
+from sqlreplay.store.freeing import Freeing
 from sqlreplay.store.refresh import Refresh, Refreshed, expired_now, partial_queries, refresh_task
 from sqlreplay.store.runs import Run, find_tasks, holds_groups, open_run, raise_train_steps, read_tasks
+from sqlreplay.store.standing import Standing, lock_tables
+from sqlreplay.store.table_verbs import TableVerbs
+from sqlreplay.store.waiting import Waiters
 
 __all__ = ["Batch", "Store"]
 
-logger = logging.getLogger("sqlreplay")
-T = TypeVar("T")
-
 READ_BYTES = 64 * 2**20
-FREE_AFTER_S = 0.05
-POLL_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-ORPHAN_GRACE_S = 600
+NOT_FULL = MustWait("not all that was asked is there")
 
 
 @dataclass
@@ -56,29 +54,27 @@ class Store:
         self.commit = GroupCommit(soon, self._insert)
         self._runs: dict[str, Run] = {}
         self._opening_run = asyncio.Lock()
-        self._waiters: set[asyncio.Event] = set()
-        self._closing = False
-        self._unused: list[int] = []
-        self._freeing: asyncio.Task[None] | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self.waiters = Waiters(config)
+        self.freeing = Freeing(self.database)
+        self.tables = TableVerbs(self)
 
     async def run(self, name: str) -> Run:
         async with self._opening_run:
             if name not in self._runs:
                 self._runs[name] = await self.database.write(lambda c: open_run(c, self.backend, name))
-                if self._upkeep is None:
-                    self._upkeep = asyncio.create_task(self._sweep_orphans())
+                self.freeing.start_sweeping()
             return self._runs[name]
 
     async def holds_groups(self, run_name: str) -> bool:
         run = await self.run(run_name)
         return await self.database.read(lambda c: holds_groups(c, run))
 
-    async def _insert(self, run_name: str, new: list[rows.NewGroup]) -> list[int]:
+    async def _insert(self, run_name: str, new: list[rows.NewGroup]) -> list[rows.Outcome]:
         run = await self.run(run_name)
-        uids = await self.database.write(lambda c: rows.insert_groups(c, self.backend, run, new))
-        self._notify()
-        return uids
+        done = await self.database.write(lambda c: rows.insert_groups(c, self.backend, run, new))
+        self.freeing.free_later(done.unused_payloads)
+        self.waiters.notify()
+        return done.outcomes
 
     async def claim(
         self,
@@ -97,29 +93,20 @@ class Store:
         what is there, or nothing if all is required (`full` tells which). A wait that is no longer wanted takes
         nothing.
         """
-        deadline = asyncio.get_running_loop().time() + (timeout or 0)
-        waiter = asyncio.Event()
-        self._waiters.add(waiter)
-        try:
-            polls = iter(POLL_S)
-            while True:
-                waiter.clear()
-                left = deadline - asyncio.get_running_loop().time()
-                must_be_full = left > 0 or require_full
-                claimed = await self._try_claim(run_name, claims, max_tokens, train_step, must_be_full, is_wanted)
-                if claimed is not None or left <= 0:
-                    break
-                if self._closing or not is_wanted():
-                    raise StoreClosed(f"The store at {self.config} was closed while a call waited; nothing was taken.")
-                await self._changed(waiter, min(left, next(polls, POLL_S[-1])))
-        finally:
-            self._waiters.discard(waiter)
-        if claimed is None:
+
+        async def attempt(left: float) -> dict[str, list[Any]] | MustWait:
+            must_be_full = left > 0 or require_full
+            claimed = await self._try_claim(run_name, claims, max_tokens, train_step, must_be_full, is_wanted)
+            return NOT_FULL if claimed is None else claimed
+
+        claimed = await self.waiters.until(attempt, timeout or 0, is_wanted)
+        if isinstance(claimed, MustWait):
             return Batch({asked.task_name: [] for asked in claims}, {}, full=False)
+        self.waiters.notify()
         try:
             return Batch(claimed, await self.read_parts(claimed_rows(claimed)), full=True)
         except BaseException:
-            await self.put_back(claimed_rows(claimed))
+            await self.put_back(run_name, claimed_rows(claimed))
             raise
 
     async def _try_claim(
@@ -138,7 +125,10 @@ class Store:
             return None
 
         async def transaction(connection: AsyncConnection) -> dict[str, list[Any]]:
-            task_ids = await find_tasks(connection, run, [asked.task_name for asked in claims])
+            await self.backend.join_epoch(connection, run.id)
+            names = [asked.task_name for asked in claims]
+            task_ids = await find_tasks(connection, run, names)
+            tables = await lock_tables(connection, run, names)
             taken: dict[str, list[Any]] = {asked.task_name: [] for asked in claims}
             tokens = max_tokens
             for asked in claims:
@@ -152,6 +142,7 @@ class Store:
                 raise_if(must_be_full and len(found.rows) < asked.count and not found.tokens_full)
                 if tokens is not None:
                     tokens = 0 if found.tokens_full else tokens - found.tokens
+            await count_taken(connection, tables, claimed_rows(taken))
             if train_step is not None:
                 await raise_train_steps(connection, dict.fromkeys(task_ids.values(), train_step))
             raise_if(must_be_full and not is_wanted())
@@ -189,14 +180,17 @@ class Store:
                 )
         return found
 
-    async def put_back(self, claimed: Sequence[Any], **changes: Any) -> None:
+    async def put_back(self, run_name: str, claimed: Sequence[Any], **changes: Any) -> None:
         """Undo a claim: the same rows at the same place, but for `changes`."""
         if claimed:
-            await self.database.write(lambda c: rows.put_back(c, claimed, **changes))
-            self._notify()
+            run = await self.run(run_name)
+            await self.database.write(lambda c: rows.put_back(c, self.backend, run, claimed, **changes))
+            self.waiters.notify()
 
-    async def release(self, batch: Batch) -> None:
-        await self.put_back(batch.all_rows())
+    async def set_aside(self, run_name: str, errors: Sequence[tuple[int, int, str]]) -> None:
+        """Mark groups (uid, payload id, error) whose bytes do not read as failed."""
+        run = await self.run(run_name)
+        await self.database.write(lambda c: rows.set_aside(c, self.backend, run, errors))
 
     async def is_ready(self, run_name: str, claims: Sequence[Claim]) -> bool:
         run = await self.run(run_name)
@@ -255,11 +249,15 @@ class Store:
             await self.backend.begin_epoch(connection, run.id)
             states = await read_tasks(connection, self.backend, run, names)
             plans = {name: make(states[name].id, name) for name in names}
-            return {name: (plan, await refresh_task(connection, self.backend, plan)) for name, plan in plans.items()}
+            tables = await lock_tables(connection, run, names)
+            return {
+                name: (plan, await refresh_task(connection, self.backend, plan, tables.get(plan.task_id)))
+                for name, plan in plans.items()
+            }
 
         done = await self.database.write(transaction)
-        self.free([payload_id for _, result in done.values() for payload_id in result.payload_ids])
-        self._notify()
+        self.freeing.free_later([payload_id for _, result in done.values() for payload_id in result.payload_ids])
+        self.waiters.notify()
         return done
 
     async def find_partial(self, plan: Refresh, after: int, limit: int) -> list[Any]:
@@ -279,10 +277,10 @@ class Store:
     async def rewrite(self, run_name: str, rewrites: Sequence[rows.Rewrite]) -> list[int]:
         """Change groups in place and return the uids of those that were still there."""
         run = await self.run(run_name)
-        changed = await self.database.write(lambda c: rows.rewrite_groups(c, self.backend, run, rewrites))
-        self.free([payload_id for _, payload_id in changed])
-        self._notify()
-        return [uid for uid, _ in changed]
+        done = await self.database.write(lambda c: rows.rewrite_groups(c, self.backend, run, rewrites))
+        self.freeing.free_later(done.unused_payloads)
+        self.waiters.notify()
+        return done.uids
 
     async def export_run(self, run_name: str) -> transfer.StoredRun:
         run = await self.run(run_name)
@@ -292,66 +290,23 @@ class Store:
         """Write all groups with the uids they have into a run that holds none, or nothing at all."""
         run = await self.run(run_name)
         await self.database.write(lambda c: transfer.import_run(c, self.backend, run, stored))
-        self._notify()
+        self.waiters.notify()
 
     async def delete(self, run_name: str, uids: Sequence[int]) -> int:
         run = await self.run(run_name)
         payload_ids = await self.database.write(lambda c: rows.delete_groups(c, self.backend, run, uids))
-        self.free(payload_ids)
+        self.freeing.free_later(payload_ids)
+        self.waiters.notify()
         return len(payload_ids)
-
-    def free(self, payload_ids: Sequence[int]) -> None:
-        """Give bytes back soon, many at a time; must be called on this loop. A process that dies first leaves
-        orphans, which a later one sweeps up."""
-        self._unused.extend(payload_ids)
-        if self._unused and (self._freeing is None or self._freeing.done()):
-            self._freeing = asyncio.create_task(self._free_unused())
-
-    async def _free_unused(self) -> None:
-        await asyncio.sleep(0 if self._closing else FREE_AFTER_S)
-        while self._unused:
-            ids, self._unused = self._unused[:256], self._unused[256:]
-            try:
-                await self.database.write(lambda c, ids=ids: rows.free_payloads(c, self.backend, ids))  # type: ignore[misc]
-            except StoreError:
-                logger.warning("%d payloads were not freed; a later sweep will", len(ids), exc_info=True)
-
-    async def _sweep_orphans(self) -> None:
-        """Free payloads that belonged to no group at two looks a grace period apart: by then no taker reads them."""
-        seen: set[int] = set()
-        while True:
-            await asyncio.sleep(ORPHAN_GRACE_S)
-            try:
-                found = set(await self.database.read(scalars_of(reading.find_orphans())))
-            except Exception:
-                logger.warning("looking for orphaned payloads in %s failed", self.config, exc_info=True)
-                continue
-            self.free(sorted(seen & found))
-            seen = found - seen
-
-    def _notify(self) -> None:
-        for waiter in self._waiters:
-            waiter.set()
-
-    async def _changed(self, waiter: asyncio.Event, at_most_s: float) -> None:
-        """Wait for a change made by this process, or until it is time to look for one made by another."""
-        try:
-            await asyncio.wait_for(waiter.wait(), at_most_s)
-        except TimeoutError:
-            return
 
     def begin_close(self) -> None:
         """End every wait."""
-        self._closing = True
-        self._notify()
+        self.waiters.close()
 
     async def close(self) -> None:
         self.begin_close()
         await self.commit.close()
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-        if self._freeing is not None:
-            await asyncio.gather(self._freeing, return_exceptions=True)
+        await self.freeing.close()
         await self.database.close()
 
 
@@ -382,8 +337,11 @@ def by_bytes(wanted: Sequence[Any]) -> Iterable[list[Any]]:
         yield current
 
 
-def scalars_of(query: Any) -> Callable[[AsyncConnection], Awaitable[Sequence[Any]]]:
-    async def work(connection: AsyncConnection) -> Sequence[Any]:
-        return (await connection.execute(query)).scalars().all()
-
-    return work
+async def count_taken(connection: AsyncConnection, tables: dict[int, Standing], taken: Sequence[Any]) -> None:
+    for table in tables.values():
+        own = [row for row in taken if row.task_id == table.id]
+        table.taken(own)
+        for row in own:
+            table.leave(row)
+        if own:
+            await table.save(connection)

@@ -47,6 +47,8 @@ runs = Table(
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
     Column("created_at", Double, nullable=False),
+    Column("seed", Text),
+    Column("capacity", json_document),
     UniqueConstraint("name"),
 )
 
@@ -57,16 +59,21 @@ tasks = Table(
     Column("run_id", ForeignKey(runs.c.id), nullable=False),
     Column("name", by_code_point, nullable=False),
     Column("train_step", BigInteger),
-    Column("race_time", Double, nullable=False, server_default="0"),
-    Column("evict_time", Double, nullable=False, server_default="0"),
     Column("draw_number", BigInteger, nullable=False, server_default="0"),
     Column("size", BigInteger, nullable=False, server_default="0"),
     Column("size_bytes", BigInteger, nullable=False, server_default="0"),
-    Column("weight_sum", Double, nullable=False, server_default="0"),
     Column("inserts", BigInteger, nullable=False, server_default="0"),
     Column("samples", BigInteger, nullable=False, server_default="0"),
     Column("deletes", BigInteger, nullable=False, server_default="0"),
     Column("settings", json_document),
+    Column("stream_size", BigInteger, nullable=False, server_default="0"),
+    Column("weight_sum", Text, nullable=False, server_default="0"),
+    Column("race_time", LargeBinary),
+    Column("race_time_behind", LargeBinary),
+    Column("evict_time", LargeBinary),
+    Column("evict_time_behind", LargeBinary),
+    Column("evictions", BigInteger, nullable=False, server_default="0"),
+    Column("shutdowns", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("run_id", "name"),
 )
 
@@ -95,8 +102,6 @@ groups = Table(
     Column("refresh_number", BigInteger, nullable=False),
     Column("expired_at_step", BigInteger),
     Column("priority", Double, nullable=False),
-    Column("race_key", Double),
-    Column("evict_key", Double),
     Column("times_sampled", Integer, nullable=False, server_default="0"),
     Column("num_samples", Integer, nullable=False),
     Column("num_tokens", BigInteger, nullable=False),
@@ -111,6 +116,10 @@ groups = Table(
     Column("written_epoch", BigInteger, nullable=False),
     Column("meta", json_document),
     Column("error", by_code_point),
+    Column("solve_rate", Double),
+    Column("race_weight", Double),
+    Column("race_key", LargeBinary),
+    Column("evict_key", LargeBinary),
     sqlite_autoincrement=True,
 )
 
@@ -159,6 +168,43 @@ Index(
     groups.c.stale_from_step,
     sqlite_where=unseen_ageless,
     postgresql_where=unseen_ageless,
+)
+
+# these hold only rows of tasks that are tables: nobody else pays for them
+in_stream = groups.c.race_key.is_not(None)
+Index(
+    "ix_sqlreplay_groups_race",
+    groups.c.task_id,
+    groups.c.race_key,
+    groups.c.uid,
+    sqlite_where=in_stream,
+    postgresql_where=in_stream,
+)
+can_be_evicted = groups.c.evict_key.is_not(None)
+Index(
+    "ix_sqlreplay_groups_evict",
+    groups.c.task_id,
+    groups.c.evict_key,
+    groups.c.uid,
+    sqlite_where=can_be_evicted,
+    postgresql_where=can_be_evicted,
+)
+never_drawn = groups.c.race_key.is_not(None) & (groups.c.times_sampled == text("0"))
+Index(
+    "ix_sqlreplay_groups_never_drawn",
+    groups.c.task_id,
+    groups.c.uid,
+    sqlite_where=never_drawn,
+    postgresql_where=never_drawn,
+)
+has_key = groups.c.client_key.is_not(None)
+Index(
+    "ix_sqlreplay_groups_client_key",
+    groups.c.task_id,
+    groups.c.client_key,
+    unique=True,
+    sqlite_where=has_key,
+    postgresql_where=has_key,
 )
 
 payloads = Table(

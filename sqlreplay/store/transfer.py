@@ -10,8 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlreplay.errors import BadArgument, RunNotEmpty
 from sqlreplay.store.backend import Backend
 from sqlreplay.store.columns import as_of_step, staleness
+from sqlreplay.store.making import rekey
 from sqlreplay.store.rows import KEPT_PARTS, insert_parts
 from sqlreplay.store.runs import Run, TaskState, holds_groups, read_tasks
+from sqlreplay.store.standing import lock_tables
 from sqlreplay.store.tables import groups, payloads, refreshes, tasks
 
 __all__ = ["StoredGroup", "StoredPart", "StoredRun", "export_run", "import_run"]
@@ -52,6 +54,7 @@ class StoredGroup(msgspec.Struct, forbid_unknown_fields=True):
     meta: dict[str, Any] | None
     error: str | None
     parts: list[StoredPart]
+    solve_rate: float | None = None
 
 
 class StoredRun(msgspec.Struct, forbid_unknown_fields=True):
@@ -138,6 +141,7 @@ async def import_run(connection: AsyncConnection, backend: Backend, run: Run, st
         await connection.execute(insert(groups).prefix_with("/* import_groups */"), rows)
     except IntegrityError as error:
         raise taken_uids([]) from error
+    await rekey(connection, backend, await lock_tables(connection, run, stored.tasks))
 
 
 async def refuse_taken_uids(connection: AsyncConnection, backend: Backend, uids: list[int]) -> None:

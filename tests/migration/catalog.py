@@ -52,13 +52,24 @@ async def describe(connection: AsyncConnection) -> dict[str, Any]:
 
 
 async def describe_sqlite(connection: AsyncConnection) -> dict[str, Any]:
-    """SQLite keeps the text of each statement; the order of constraints inside it means nothing."""
+    """SQLite keeps the text of each statement; the order of columns and constraints inside it means nothing."""
     return {
-        f"{kind} {name}": sorted(part.strip().rstrip(",") for part in without_quotes(sql).splitlines())
-        if kind == "table"
-        else without_quotes(" ".join(sql.split()))
+        f"{kind} {name}": sorted(members(sql)) if kind == "table" else without_quotes(" ".join(sql.split()))
         for kind, name, sql in await connection.execute(SQLITE_OBJECTS)
     }
+
+
+def members(sql: str) -> list[str]:
+    """Split the text of a CREATE TABLE at the commas between its columns and constraints."""
+    head, _, body = " ".join(without_quotes(sql).split()).partition("(")
+    found, depth = [""], 0
+    for letter in body.strip().removesuffix(")"):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [head.strip(), *(part.strip() for part in found)]
 
 
 def without_quotes(sql: str) -> str:
