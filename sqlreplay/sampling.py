@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
 from sqlalchemy import and_
@@ -20,8 +20,7 @@ __all__ = ["Sample", "SampleInfo", "Sampling"]
 T = TypeVar("T", default=RolloutState)
 
 
-@dataclass(frozen=True)
-class SampleInfo:
+class SampleInfo(NamedTuple):
     """What is known of a draw.
 
     `probability` is that of being drawn first, from all that could have been. `times_sampled` counts this draw.

@@ -68,9 +68,7 @@ class Table:
         self.name = name
         self.config = TableConfig(sampler, remover, max_size, max_times_sampled, rate_limiter, max_bytes, on_full)
         self._owns_buffer = isinstance(buffer_or_url, (str, Path))
-        if isinstance(buffer_or_url, BlockingReplayBuffer):
-            buffer_or_url = buffer_or_url.unblocked
-        self._buffer = ReplayBuffer(buffer_or_url, item_type=object) if self._owns_buffer else buffer_or_url
+        self._buffer = buffer_of(buffer_or_url)
         form = DataForm(self._buffer.form)
         self._putting: Putting[Any] = Putting(form, self._buffer.run)
         self._sampling: Sampling[Any] = Sampling(form, self._buffer.run)
@@ -219,6 +217,12 @@ class Table:
 
     def _is_open(self) -> bool:
         return not self._is_shut_down and self._buffer.is_open()
+
+
+def buffer_of(buffer_or_url: "ReplayBuffer[Any] | BlockingReplayBuffer[Any] | str | Path") -> ReplayBuffer[Any]:
+    if isinstance(buffer_or_url, (str, Path)):
+        return ReplayBuffer(buffer_or_url, item_type=object)
+    return buffer_or_url.unblocked if isinstance(buffer_or_url, BlockingReplayBuffer) else buffer_or_url
 
 
 class DataForm(GroupForm[Any]):

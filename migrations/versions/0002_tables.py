@@ -1,5 +1,7 @@
 """Tables: keys to sample and to evict by, exact sums, a capacity for the run, and the share of solved samples."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -18,7 +20,7 @@ INDEXES = [
 ]
 
 
-def columns() -> dict[str, list[sa.Column]]:
+def columns() -> dict[str, list[sa.Column[Any]]]:
     json_document = sa.JSON(none_as_null=True)
     if op.get_context().dialect.name == "postgresql":
         json_document = sa.dialects.postgresql.JSONB(none_as_null=True)
@@ -72,7 +74,8 @@ def downgrade() -> None:
             op.drop_column(f"sqlreplay_{table}", column.name)
     for table, names in FLOATS.items():
         for name in names:
-            zero = {"nullable": False, "server_default": "0"} if table == "tasks" else {}
-            op.add_column(f"sqlreplay_{table}", sa.Column(name, sa.Double, **zero))
+            is_sum = table == "tasks"
+            column = sa.Column(name, sa.Double, nullable=not is_sum, server_default="0" if is_sum else None)
+            op.add_column(f"sqlreplay_{table}", column)
     if op.get_context().dialect.name == "postgresql":
         op.execute("ALTER TABLE sqlreplay_tasks RESET (fillfactor, autovacuum_vacuum_threshold)")

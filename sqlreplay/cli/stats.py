@@ -9,6 +9,8 @@ from sqlreplay.cli.options import DEFAULT_URL, Json, PostgresSchema, Url, config
 from sqlreplay.cli.output import console, human_bytes, note, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.table import Table
 
     from sqlreplay.insights import Stats
@@ -37,7 +39,10 @@ def stats(
     if as_json:
         print_json(read.as_dict())
         return
-    console().print(table_of(read))
+    out = console()
+    out.print(table_of(read))
+    if any(task.is_table for task in read.tasks.values()):
+        out.print(tables_of(read))
 
 
 def runs_there(found: "Inspection") -> str:
@@ -80,3 +85,35 @@ def table_of(stats: "Stats") -> "Table":
             f"{task.staleness_mean:.1f} / {task.staleness_max}",
         )
     return table
+
+
+def tables_of(stats: "Stats") -> "Table":
+    """Lay out the tasks that are tables: what each has seen since it was made, and how full it and the run are."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    tasks = {name: task for name, task in stats.tasks.items() if task.is_table}
+    sizes, sizes_bytes = (sum(getattr(task, name) for task in tasks.values()) for name in ("size", "size_bytes"))
+    table = Table(title="tables", title_justify="left", show_footer=True)
+    table.add_column("table", "run")
+    for name in ("inserted", "sampled", "removed", "evicted"):
+        table.add_column(name, f"{sum(getattr(task, name) for task in tasks.values()):,}", justify="right")
+    table.add_column("groups / most", of_most(sizes, stats.max_size, "{:,}".format), justify="right")
+    table.add_column("bytes / most", of_most(sizes_bytes, stats.max_bytes, human_bytes), justify="right")
+    for name, task in tasks.items():
+        table.add_row(
+            escape(name),
+            *(f"{getattr(task, counter):,}" for counter in ("inserted", "sampled", "removed", "evicted")),
+            of_most(task.size, task.max_size, "{:,}".format),
+            of_most(task.size_bytes, task.max_bytes, human_bytes),
+        )
+    return table
+
+
+def of_most(held: int | None, most: int | None, shown: "Callable[[int], str]") -> str:
+    """
+    >>> of_most(512, 1000, str), of_most(512, None, str)
+    ('512 / 1000 (51 %)', '512 / -')
+    """
+    held = held or 0
+    return f"{shown(held)} / -" if most is None else f"{shown(held)} / {shown(most)} ({100 * held // most} %)"

@@ -131,6 +131,7 @@ class SqlStorage(Generic[T]):
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "storage_item_type")}
         self._buffer: VerbatimBuffer[T] = VerbatimBuffer(**arguments)
+        self._given = tuple(arguments)
         self._storage_item_type = storage_item_type
 
     def __repr__(self) -> str:
@@ -139,8 +140,8 @@ class SqlStorage(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by configuration: the copy opens its own connections, and joins the run as it then is."""
         _, (arguments,) = self._buffer.__reduce__()
-        del arguments["policy"]
-        return rebuild, ({**arguments, "storage_item_type": self._storage_item_type},)
+        given = {name: arguments[name] for name in self._given}
+        return rebuild, ({**given, "storage_item_type": self._storage_item_type},)
 
     async def __aenter__(self) -> "SqlStorage[T]":
         await self._buffer.__aenter__()

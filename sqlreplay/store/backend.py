@@ -23,6 +23,8 @@ class Backend(Protocol):
     read_options: Mapping[str, Any]
     config: StoreConfig
 
+    def __hash__(self) -> int: ...
+
     @property
     def driver_errors(self) -> tuple[type[BaseException], ...]:
         """What this driver raises, bare or wrapped by SQLAlchemy."""
@@ -54,10 +56,13 @@ class Backend(Protocol):
 
     def id_list(self, ids: Sequence[int]) -> Any: ...
 
+    async def count_drawn(self, connection: AsyncConnection, uids: Sequence[int], race_keys: Sequence[bytes]) -> None:
+        """Count one draw more in each of these groups, and give it its new key."""
+
     def insert(self, table: Any) -> Any:
         """Return this dialect's INSERT, for its ON CONFLICT clause."""
 
-    def walk_task(self, column: ColumnElement[Any], task_id: int, order_by: Order) -> tuple[ColumnElement[bool], Order]:
+    def walk_task(self, column: ColumnElement[Any], task_id: Any, order_by: Order) -> tuple[ColumnElement[bool], Order]:
         """Return the condition for one task's rows and the order, put so that an index over both is walked."""
 
     def meta(self, column: ColumnElement[Any], name: str, kind: MetaKind) -> ColumnElement[Any]:

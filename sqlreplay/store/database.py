@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -22,13 +22,21 @@ Work = Callable[[AsyncConnection], Awaitable[T]]
 RETRY_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 
 
+class Engines(NamedTuple):
+    """One engine, and how it is used to read and to write."""
+
+    own: AsyncEngine
+    reading: AsyncEngine
+    writing: AsyncEngine
+
+
 class Database:
     """One engine, used by one event loop. Every call is one transaction."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
         self.backend: Backend = open_backend(config)
-        self._engine: AsyncEngine | None = None
+        self._engines: Engines | None = None
         self._opening = asyncio.Lock()
         self._writer = asyncio.Lock()
         self._checked = False
@@ -38,11 +46,16 @@ class Database:
         self._idle.set()
         self._active = 0
 
+    @property
+    def engine(self) -> AsyncEngine | None:
+        """The engine, while there is one."""
+        return None if self._engines is None else self._engines.own
+
     async def read(self, work: Work[T]) -> T:
         """Run statements that change nothing; each sees its own moment."""
 
-        async def attempt(engine: AsyncEngine) -> T:
-            async with engine.execution_options(**self.backend.read_options).connect() as connection:
+        async def attempt(engines: Engines) -> T:
+            async with engines.reading.connect() as connection:
                 return await work(connection)
 
         return await self._run(attempt, alone=self.config.is_memory)
@@ -50,8 +63,8 @@ class Database:
     async def write(self, work: Work[T]) -> T:
         """Run one write transaction. `work` may run again from its start, so it changes nothing but the database."""
 
-        async def attempt(engine: AsyncEngine) -> T:
-            async with engine.execution_options(sqlreplay_write=True).connect() as connection:
+        async def attempt(engines: Engines) -> T:
+            async with engines.writing.connect() as connection:
                 transaction = await connection.begin()
                 result = await work(connection)
                 try:
@@ -67,18 +80,18 @@ class Database:
 
         return await self._run(attempt, alone=self.backend.one_writer)
 
-    async def _run(self, attempt: Callable[[AsyncEngine], Awaitable[T]], *, alone: bool) -> T:
+    async def _run(self, attempt: Callable[[Engines], Awaitable[T]], *, alone: bool) -> T:
         async with self._entered():
-            engine = await self._opened()
+            engines = await self._opened()
             if not alone:
-                return await self._attempts(attempt, engine)
+                return await self._attempts(attempt, engines)
             async with self._writer:
-                return await self._attempts(attempt, engine)
+                return await self._attempts(attempt, engines)
 
-    async def _attempts(self, attempt: Callable[[AsyncEngine], Awaitable[T]], engine: AsyncEngine) -> T:
+    async def _attempts(self, attempt: Callable[[Engines], Awaitable[T]], engines: Engines) -> T:
         for delay in (*RETRY_DELAYS_S, None):
             try:
-                return await attempt(engine)
+                return await attempt(engines)
             except self.backend.driver_errors as error:
                 if delay is None or not self.backend.is_transient(error):
                     raise self.backend.explain(error) from error
@@ -87,39 +100,46 @@ class Database:
                 await asyncio.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _opened(self) -> AsyncEngine:
+    async def _opened(self) -> Engines:
         """Create the engine and settle the schema once. A server that is down is reported at once, not retried."""
         async with self._opening:
-            if self._engine is None:
-                self._engine = self.backend.create_engine()
+            engines = self._connect()
             if not self._checked:
                 try:
-                    await self._settle_schema(self._engine)
+                    await self._settle_schema(engines)
                 except self.backend.driver_errors as error:
                     raise self.backend.explain(error) from error
                 self._checked = True
-            return self._engine
+            return engines
 
-    async def _settle_schema(self, engine: AsyncEngine) -> None:
-        async with engine.execution_options(**self.backend.read_options).connect() as connection:
+    def _connect(self) -> Engines:
+        if self._engines is None:
+            engine = self.backend.create_engine()
+            self._engines = Engines(
+                engine,
+                engine.execution_options(**self.backend.read_options),
+                engine.execution_options(sqlreplay_write=True),
+            )
+        return self._engines
+
+    async def _settle_schema(self, engines: Engines) -> None:
+        async with engines.reading.connect() as connection:
             found = await schema.read_revision(self.backend, connection)
         problem = schema.check(found, self.config)
         if problem is None:
             return
         if self.config.schema == "check" or isinstance(problem, SchemaTooNew):
             raise problem
-        async with engine.execution_options(sqlreplay_write=True).begin() as connection:
+        async with engines.writing.begin() as connection:
             await schema.upgrade(self.backend, connection)
         logger.info("%s is now at schema revision %s", self.config, schema.head_revision())
 
     @asynccontextmanager
     async def session(self, *, write: bool) -> AsyncIterator[AsyncConnection]:
         """Open a connection without looking at the schema: for the commands that create and inspect it."""
-        if self._engine is None:
-            self._engine = self.backend.create_engine()
-        options: Mapping[str, Any] = {"sqlreplay_write": True} if write else self.backend.read_options
+        engines = self._connect()
         try:
-            async with self._engine.execution_options(**options).begin() as connection:
+            async with (engines.writing if write else engines.reading).begin() as connection:
                 yield connection
         except self.backend.driver_errors as error:
             raise self.backend.explain(error) from error
@@ -148,6 +168,6 @@ class Database:
         self._open_gate.set()
 
     async def close(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.dispose()
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            await engines.own.dispose()

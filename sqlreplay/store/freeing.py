@@ -25,7 +25,7 @@ class Freeing:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._unused: list[int] = []
-        self._later: dict[asyncio.TimerHandle, Sequence[int]] = {}
+        self._later: dict[object, Sequence[int]] = {}
         self._freeing: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._closing = False
@@ -39,11 +39,12 @@ class Freeing:
     def free_later(self, payload_ids: Sequence[int]) -> None:
         """Give bytes back when a sampler that drew the group before it went has surely read them."""
         if payload_ids:
-            handle = asyncio.get_running_loop().call_later(MAY_BE_READ_S, lambda: self._free_now(handle))
-            self._later[handle] = payload_ids
+            token = object()
+            self._later[token] = payload_ids
+            asyncio.get_running_loop().call_later(MAY_BE_READ_S, self._free_now, token)
 
-    def _free_now(self, handle: asyncio.TimerHandle) -> None:
-        self.free(self._later.pop(handle))
+    def _free_now(self, token: object) -> None:
+        self.free(self._later.pop(token, ()))
 
     async def _free_unused(self) -> None:
         await asyncio.sleep(0 if self._closing else FREE_AFTER_S)
@@ -78,8 +79,7 @@ class Freeing:
         self._closing = True
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for handle in list(self._later):
-            handle.cancel()
-            self._free_now(handle)
+        for token in list(self._later):
+            self._free_now(token)
         if self._freeing is not None:
             await asyncio.gather(self._freeing, return_exceptions=True)

@@ -140,9 +140,17 @@ class PostgresBackend:
     def id_list(self, ids: Sequence[int]) -> list[int]:
         return list(ids)
 
+    async def count_drawn(self, connection: AsyncConnection, uids: Sequence[int], race_keys: Sequence[bytes]) -> None:
+        """One statement with two arrays instead of one trip for each group."""
+        statement = text(
+            "/* drawn */ UPDATE sqlreplay_groups AS g SET times_sampled = times_sampled + 1, race_key = drawn.key "
+            "FROM unnest(CAST(:uids AS bigint[]), CAST(:keys AS bytea[])) AS drawn (uid, key) WHERE g.uid = drawn.uid"
+        )
+        await connection.execute(statement, {"uids": list(uids), "keys": list(race_keys)})
+
     insert = staticmethod(insert)
 
-    def walk_task(self, column: ColumnElement[Any], task_id: int, order_by: Order) -> tuple[ColumnElement[bool], Order]:
+    def walk_task(self, column: ColumnElement[Any], task_id: Any, order_by: Order) -> tuple[ColumnElement[bool], Order]:
         """With equality the planner may walk the primary key, which is in order of uid too, and filter: past the whole
         backlog of every other task. A range of one, in the order of task and then uid, only our index gives."""
         descending = order_by and getattr(order_by[0], "modifier", None) is desc_op

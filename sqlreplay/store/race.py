@@ -11,10 +11,13 @@ Rows of weight 0 run in a race of their own behind all others: they are drawn, e
 
 import hashlib
 import math
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Clock", "Lot", "exact", "ratio"]
+__all__ = ["Clock", "Lot", "exact", "shares"]
 
+EIGHT = struct.Struct(">8Q")
 UNIT_BITS = 1152
 BEHIND = 0x8000
 LAST_BIT = 1074
@@ -24,13 +27,17 @@ class Lot:
     """Exponential draws by number: the same seed, task and number give the same draw, in any process."""
 
     def __init__(self, seed: str, task_name: str) -> None:
-        self._hash = hashlib.blake2b(f"{seed}\0{task_name}\0".encode(), digest_size=8)
+        self._hash = hashlib.blake2b(f"{seed}\0{task_name}\0".encode())
+        self._block = -1
+        self._draws: tuple[int, ...] = ()
 
     def draw(self, number: int) -> float:
-        digest = self._hash.copy()
-        digest.update(number.to_bytes(8, "big"))
-        part = ((int.from_bytes(digest.digest(), "big") >> 12) + 0.5) * 2.0**-52
-        return -math.log1p(-part)
+        block, place = divmod(number, 8)
+        if block != self._block:
+            digest = self._hash.copy()
+            digest.update(block.to_bytes(8, "big"))
+            self._block, self._draws = block, EIGHT.unpack(digest.digest())
+        return -math.log1p(-((self._draws[place] >> 12) + 0.5) * 2.0**-52)
 
 
 @dataclass
@@ -91,6 +98,10 @@ def exact(weight: float) -> int:
     return numerator << (LAST_BIT - denominator.bit_length() + 1)
 
 
-def ratio(weight: float, total: int) -> float:
-    """Return a weight's share of an exact total."""
-    return exact(weight) / total if total else 0.0
+def shares(weights: Sequence[float], total: int) -> list[float]:
+    """Return each weight's share of an exact total."""
+    try:
+        rounded = total / 2**LAST_BIT
+    except OverflowError:
+        return [exact(weight) / total for weight in weights]
+    return [weight / rounded for weight in weights]

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlreplay.errors import BadArgument
 from sqlreplay.store.columns import as_of_step, staleness
 from sqlreplay.store.runs import Run
-from sqlreplay.store.tables import groups, payloads, tasks
+from sqlreplay.store.tables import groups, payloads, runs, tasks
 
 __all__ = ["count_groups", "count_where", "find_orphans", "page", "size_of", "summarise"]
 
@@ -109,11 +109,19 @@ async def count_where(connection: AsyncConnection, run: Run, where: ColumnElemen
 
 
 async def summarise(connection: AsyncConnection, run: Run) -> Sequence[Any]:
-    """Return one row for each task, status and whether leased, with its numbers."""
+    """Return one row for each task, status and whether leased, with its numbers and those of the task's own row."""
     query = (
         select(
             tasks.c.name,
             tasks.c.train_step,
+            tasks.c.settings,
+            tasks.c.size,
+            tasks.c.size_bytes,
+            tasks.c.inserts,
+            tasks.c.samples.label("times_drawn"),
+            tasks.c.deletes,
+            tasks.c.evictions,
+            runs.c.capacity,
             groups.c.status,
             groups.c.lease_id.is_not(None).label("leased"),
             func.count(groups.c.uid).label("groups"),
@@ -125,9 +133,9 @@ async def summarise(connection: AsyncConnection, run: Run) -> Sequence[Any]:
             func.min(groups.c.created_at).label("oldest_at"),
             func.count(groups.c.error).label("errors"),
         )
-        .select_from(tasks.outerjoin(groups))
+        .select_from(tasks.join(runs).outerjoin(groups))
         .where(tasks.c.run_id == run.id)
-        .group_by(tasks.c.name, tasks.c.train_step, groups.c.status, groups.c.lease_id.is_not(None))
+        .group_by(tasks.c.id, runs.c.id, groups.c.status, groups.c.lease_id.is_not(None))
         .order_by(tasks.c.name, groups.c.status)
         .prefix_with("/* stats */")
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from sqlalchemy import Select, delete, insert, select, update
@@ -173,13 +174,17 @@ async def read_parts(
     connection: AsyncConnection, backend: Backend, payload_ids: Sequence[int], *, kept_only: bool
 ) -> dict[int, list[Any]]:
     """Return the parts of each payload; one that is gone has none."""
-    query = select(payloads).where(backend.one_of(payloads.c.payload_id, "ids"))
-    if kept_only:
-        query = query.where(payloads.c.part < KEPT_PARTS)
     found: dict[int, list[Any]] = {payload_id: [] for payload_id in payload_ids}
-    for row in await connection.execute(query.prefix_with("/* read_parts */"), {"ids": backend.id_list(payload_ids)}):
+    query = parts_query(backend, kept_only)
+    for row in (await connection.execute(query, {"ids": backend.id_list(payload_ids)})).all():
         found[row.payload_id].append(row)
     return found
+
+
+@lru_cache
+def parts_query(backend: Backend, kept_only: bool) -> Select[Any]:
+    query = select(payloads).where(backend.one_of(payloads.c.payload_id, "ids")).prefix_with("/* read_parts */")
+    return query.where(payloads.c.part < KEPT_PARTS) if kept_only else query
 
 
 async def free_payloads(connection: AsyncConnection, backend: Backend, payload_ids: Sequence[int]) -> None:

@@ -8,9 +8,10 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Integer, Select, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.errors import BadArgument
@@ -18,21 +19,16 @@ from sqlreplay.policy import Prioritized, Uniform
 from sqlreplay.store.admission import MustWait
 from sqlreplay.store.backend import Backend
 from sqlreplay.store.claim import Claim, matching
-from sqlreplay.store.columns import as_of_step, staleness
-from sqlreplay.store.race import exact, ratio
+from sqlreplay.store.columns import as_of_step
+from sqlreplay.store.race import exact, shares
 from sqlreplay.store.runs import Run
-from sqlreplay.store.standing import Standing, lock_tasks, read_standing
+from sqlreplay.store.standing import TABLE_COLUMNS, Standing, lock_tasks, read_standing
 from sqlreplay.store.tables import groups
 
 __all__ = ["Draw", "Drawn", "ShutDown", "draw_groups", "look_before_draw", "undo_draw"]
 
-WHOLE_ROW = (groups, staleness.label("staleness_now"), as_of_step.label("as_of_step"))
-DRAWN_AGAIN = (
-    update(groups)
-    .where(groups.c.uid == bindparam("drawn"))
-    .values(times_sampled=groups.c.times_sampled + 1, race_key=bindparam("key"))
-    .prefix_with("/* drawn */")
-)
+READ = (*TABLE_COLUMNS, groups.c.race_key, groups.c.times_sampled, groups.c.expired_at_step)
+ROW = (*READ, as_of_step.label("as_of_step"))
 COUNTED = (
     update(groups)
     .where(groups.c.uid == bindparam("drawn"))
@@ -78,17 +74,17 @@ class Draw:
 @dataclass
 class Drawn:
     """Rows in the order they were drawn, each with the probability that it had to be drawn first and its importance
-    weight. Rows that were drawn for the last time are `removed`."""
+    weight. What was drawn for the last time is in `removed`, as whole rows."""
 
     rows: list[Any]
     probabilities: list[float]
     weights: list[float]
     table_size: int
-    removed: set[int]
+    removed: list[Any]
 
     @property
     def unused_payloads(self) -> list[int]:
-        return [row.payload_id for row in self.rows if row.uid in self.removed]
+        return [row.payload_id for row in self.removed]
 
 
 def must_wait(standing: Standing | None, draw: Draw) -> MustWait | None:
@@ -150,17 +146,26 @@ async def draw_groups(connection: AsyncConnection, backend: Backend, run: Run, d
         )
     probabilities = [1.0] * len(fresh)
     if table.by_lot:
-        probabilities += [ratio(weight, weight_sum) if weight_sum else 1.0 / number for weight in weights]
+        probabilities += shares(weights, weight_sum) if weight_sum else [1.0 / number] * len(rows)
     else:
         probabilities += [1.0] * len(rows)
     if uses_keys and table.by_lot:
-        for row in rows:
+        for row in last_of_each_race(rows):
             table.race.move_to(row.race_key)
     table_size = table.size if table.is_table else number
     removed = await count_draw(connection, backend, table, [*fresh, *rows], anew=uses_keys and table.by_lot)
     beta = getattr(table.rules.sampler, "beta", 0.0)
     importance = [1.0] * len(fresh) + importance_weights(probabilities[len(fresh) :], beta)
     return Drawn([*fresh, *rows], probabilities, importance, table_size, removed)
+
+
+def last_of_each_race(rows: Sequence[Any]) -> list[Any]:
+    """Rows come by key, those of weight 0 behind the others: return the last of either kind."""
+    return [
+        each[-1]
+        for each in ([row for row in rows if row.race_weight], [row for row in rows if not row.race_weight])
+        if each
+    ]
 
 
 def importance_weights(probabilities: Sequence[float], beta: float) -> list[float]:
@@ -173,25 +178,32 @@ async def pick_by_key(
     connection: AsyncConnection, backend: Backend, table: Standing, draw: Draw, fresh: set[int]
 ) -> list[Any]:
     """Return the first rows by their stored key, leaving out those picked as fresh."""
-    of_task, order_by = backend.walk_task(groups.c.task_id, table.id, (groups.c.race_key.asc(), groups.c.uid.asc()))
-    query = (
-        select(*WHOLE_ROW)
+    query = by_key(backend) if draw.where is None else by_key(backend).where(draw.where)
+    found = (await connection.execute(query, {"task": table.id, "count": draw.count})).all()
+    rows = [row for row in found if row.uid not in fresh] if fresh else list(found)
+    return rows[: draw.count - len(fresh)]
+
+
+@lru_cache
+def by_key(backend: Backend) -> Select[Any]:
+    """Return the statement of every plain sample: building it costs as much as running it."""
+    of_task, order_by = backend.walk_task(
+        groups.c.task_id, bindparam("task"), (groups.c.race_key.asc(), groups.c.uid.asc())
+    )
+    return (
+        select(*ROW)
         .where(of_task, groups.c.race_key.is_not(None))
         .order_by(*order_by)
-        .limit(draw.count)
+        .limit(bindparam("count", type_=Integer))
         .prefix_with("/* sample */")
     )
-    if draw.where is not None:
-        query = query.where(draw.where)
-    rows = [row for row in await connection.execute(query) if row.uid not in fresh]
-    return rows[: draw.count - len(fresh)]
 
 
 async def pick_fresh(connection: AsyncConnection, backend: Backend, table: Standing, draw: Draw) -> list[Any]:
     """Return the oldest rows that were never drawn."""
     of_task, order_by = backend.walk_task(groups.c.task_id, table.id, (groups.c.uid.asc(),))
     query = (
-        select(*WHOLE_ROW)
+        select(*ROW)
         .where(of_task, groups.c.race_key.is_not(None), groups.c.times_sampled == 0)
         .order_by(*order_by)
         .limit(draw.fresh)
@@ -210,7 +222,7 @@ async def pick_by_lot(
     sampler = table.rules.sampler
     while True:
         query = candidates(table, draw)
-        found = [row for row in await connection.execute(query) if row.uid not in left_out]
+        found = [row for row in (await connection.execute(query)).all() if row.uid not in left_out]
         wanted = draw.count - len(fresh)
         if isinstance(sampler, (Prioritized, Uniform)):
             weights = {row.uid: sampler.weight(row.priority) for row in found}
@@ -241,15 +253,15 @@ def candidates(table: Standing, draw: Draw) -> Select[Any]:
 
 
 def fetch(backend: Backend, uids: Sequence[int]) -> tuple[Select[Any], dict[str, Any]]:
-    query = select(*WHOLE_ROW).where(backend.one_of(groups.c.uid, "uids")).with_for_update(of=groups)
+    query = select(*ROW).where(backend.one_of(groups.c.uid, "uids")).with_for_update(of=groups)
     return query.prefix_with("/* sample_rows */"), {"uids": backend.id_list(uids)}
 
 
 async def count_draw(
     connection: AsyncConnection, backend: Backend, table: Standing, rows: Sequence[Any], *, anew: bool
-) -> set[int]:
+) -> list[Any]:
     """Count a draw in every row, with a new key where the race moved on; remove what was drawn for the last time.
-    Returns the uids of those."""
+    Returns those, as they were."""
     most = table.rules.max_times_sampled
     last = [row for row in rows if most and row.times_sampled + 1 >= most]
     stay = [row for row in rows if not most or row.times_sampled + 1 < most]
@@ -257,19 +269,19 @@ async def count_draw(
     for row in last:
         table.leave(row)
         table.deletes += 1
+    removed: list[Any] = []
     if last:
-        statement = delete(groups).where(backend.one_of(groups.c.uid, "uids")).prefix_with("/* drawn_out */")
-        await connection.execute(statement, {"uids": backend.id_list([row.uid for row in last])})
+        statement = delete(groups).where(backend.one_of(groups.c.uid, "uids")).returning(groups)
+        uids = {"uids": backend.id_list([row.uid for row in last])}
+        removed = list((await connection.execute(statement.prefix_with("/* drawn_out */"), uids)).all())
     if stay and anew:
-        keys = [
-            {"drawn": row.uid, "key": table.race.key(table.draw(), row.race_weight)}
-            for row in sorted(stay, key=lambda row: row.uid)
-        ]
-        await connection.execute(DRAWN_AGAIN, keys)
+        order = sorted(stay, key=lambda row: row.uid)
+        keys = [table.race.key(table.draw(), row.race_weight) for row in order]
+        await backend.count_drawn(connection, [row.uid for row in order], keys)
     elif stay:
         await connection.execute(COUNTED, [{"drawn": row.uid} for row in stay])
     await table.save(connection)
-    return {row.uid for row in last}
+    return removed
 
 
 async def undo_draw(connection: AsyncConnection, backend: Backend, run: Run, drawn: Drawn) -> None:
@@ -277,13 +289,13 @@ async def undo_draw(connection: AsyncConnection, backend: Backend, run: Run, dra
     await backend.join_epoch(connection, run.id)
     [(_, table)] = (await lock_tasks(connection, run, {row.task_id for row in drawn.rows})).items()
     table.samples -= len(drawn.rows)
-    back = [row for row in drawn.rows if row.uid in drawn.removed]
-    table.deletes -= len(back)
-    values = [{column.name: getattr(row, column.name) for column in groups.c} for row in back]
+    table.deletes -= len(drawn.removed)
+    values = [dict(row._mapping) for row in drawn.removed]
     if values:
         statement = insert(groups).prefix_with("/* undo_draw */")
         await connection.execute(statement, [{**value, **table.enter(value)} for value in values])
-    stay = [{"drawn": row.uid} for row in drawn.rows if row.uid not in drawn.removed]
+    gone = {row.uid for row in drawn.removed}
+    stay = [{"drawn": row.uid} for row in drawn.rows if row.uid not in gone]
     if stay:
         await connection.execute(NOT_COUNTED, stay)
     await table.save(connection)

@@ -4,8 +4,10 @@ Samplers, writers and removers of one table go one after the other. With rows lo
 each skip what the others hold, and heavy groups are drawn no more often than light ones.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Select, bindparam, or_, select, update
@@ -183,11 +185,16 @@ READ_TASK = standing_query().where(NAMED).prefix_with("/* read_standing */")
 LOCK_RUN = select(runs.c.id).where(runs.c.id == bindparam("run_id")).with_for_update().prefix_with("/* lock_run */")
 
 
+@lru_cache
+def config_of(settings: str) -> TableConfig:
+    return TableConfig.from_json(json.loads(settings))
+
+
 def standing_of(run: Run, row: Any) -> Standing:
     return Standing(
         row.id,
         row.name,
-        UNLIMITED if row.settings is None else TableConfig.from_json(row.settings),
+        UNLIMITED if row.settings is None else config_of(json.dumps(row.settings)),
         row.settings is not None or row.capacity is not None,
         Capacity() if row.capacity is None else Capacity.from_json(row.capacity),
         Lot(run.seed, row.name),

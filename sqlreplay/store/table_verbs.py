@@ -37,16 +37,21 @@ class TableVerbs:
     ) -> tuple[Drawn, dict[int, list[Any]]] | MustWait:
         """Draw groups that stay, and read their bytes after it. Waits for ever without a timeout.
 
-        A look that changes nothing comes before each try, so that those who wait hold up nobody.
+        After the first try a look that changes nothing comes before each other, so that those who wait hold up nobody.
         """
         run = await self._store.run(run_name)
 
+        is_first = True
+
         async def attempt(left: float) -> Drawn | MustWait:
-            wait = await self._store.database.read(lambda c: look_before_draw(c, run, asked))
-            if wait is not None:
-                return wait
-            if asked.where is not None and not await self._store.is_ready(run_name, [asked.as_claim()]):
-                return MustWait(f"{asked.count} groups of {asked.task_name!r} were asked, and fewer match")
+            nonlocal is_first
+            if not is_first:
+                wait = await self._store.database.read(lambda c: look_before_draw(c, run, asked))
+                if wait is not None:
+                    return wait
+                if asked.where is not None and not await self._store.is_ready(run_name, [asked.as_claim()]):
+                    return MustWait(f"{asked.count} groups of {asked.task_name!r} were asked, and fewer match")
+            is_first = False
             return await self._store.database.write(lambda c: draw_groups(c, self._store.backend, run, asked))
 
         drawn = await self._store.waiters.until(attempt, timeout, is_wanted)

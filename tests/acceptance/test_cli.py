@@ -13,7 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from sqlreplay import ReplayBuffer, RolloutState, Status
+from sqlreplay import ReplayBuffer, RolloutState, Status, TableConfig
+from sqlreplay.store.schema import head_revision
 
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/none"
 
@@ -119,8 +120,8 @@ def test_create_upgrade_check_and_version(empty_url: str) -> None:
 
 
 def test_upgrade_tells_from_and_to(empty_url: str) -> None:
-    assert "revision none -> 0001" in fine("db", "upgrade", url=empty_url)
-    assert fine_json("db", "upgrade", url=empty_url)["before"] == "0001"
+    assert f"revision none -> {head_revision()}" in fine("db", "upgrade", url=empty_url)
+    assert fine_json("db", "upgrade", url=empty_url)["before"] == head_revision()
 
 
 def test_a_newer_schema_is_left_alone(url: str) -> None:
@@ -236,6 +237,24 @@ def test_stats_as_json_and_as_a_table(url: str) -> None:
     assert rows["[red]code"][:5] == ["-", "1", "0", "0", "1"]
     assert rows["total"][:4] == ["2", "1", "0", "3"]
     assert "\x1b" not in table
+
+
+def test_stats_shows_tables_where_there_are_some(url: str) -> None:
+    asyncio.run(fill(url))
+    assert "evicted" not in fine("stats", url=url)
+
+    async def sampled() -> None:
+        async with ReplayBuffer(url, tables={"math": TableConfig(max_size=1)}) as buffer:
+            await buffer.put([state(5)], "math")
+            await buffer.sample(1, "math", timeout=10)
+
+    asyncio.run(sampled())
+    data = fine_json("stats", url=url)["tasks"]
+    assert [data["math"][name] for name in ("size", "sampled", "max_size")] == [1, 1, 1]
+    assert data["[red]code"]["sampled"] is None
+    text = fine("stats", url=url)
+    assert "evicted" in text
+    assert "1 / 1 (100 %)" in text
 
 
 def test_stats_of_an_unknown_run_creates_none(empty_url: str) -> None:

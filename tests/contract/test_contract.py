@@ -5,18 +5,31 @@ from sqlreplay.testing.contract import (
     BadInputContract,
     BlockingContract,
     CancellationContract,
+    CapacityContract,
     ConcurrencyContract,
     CountContract,
     DamageContract,
     FindContract,
+    MeasuresContract,
     MendingContract,
+    MixedSampleContract,
     PayloadContract,
     PolicyContract,
+    PriorityContract,
     PutContract,
     PutExpiryContract,
+    RateLimiterContract,
     RefreshContract,
+    RunCapacityContract,
     RunContract,
+    SampleContract,
+    SampleDamageContract,
+    SampleOrderContract,
+    SampleWaitContract,
     StalenessContract,
+    TableContract,
+    TableSettingsContract,
+    TableShutdownContract,
     TakeContract,
     TokenBudgetContract,
     WaitContract,
@@ -32,6 +45,9 @@ class TestBlocking(BlockingContract): ...
 class TestCancellation(CancellationContract): ...
 
 
+class TestCapacity(CapacityContract): ...
+
+
 class TestConcurrency(ConcurrencyContract): ...
 
 
@@ -44,7 +60,13 @@ class TestDamage(DamageContract): ...
 class TestFind(FindContract): ...
 
 
+class TestMeasures(MeasuresContract): ...
+
+
 class TestMending(MendingContract): ...
+
+
+class TestMixedSample(MixedSampleContract): ...
 
 
 class TestPayload(PayloadContract): ...
@@ -53,19 +75,49 @@ class TestPayload(PayloadContract): ...
 class TestPolicy(PolicyContract): ...
 
 
+class TestPriority(PriorityContract): ...
+
+
 class TestPut(PutContract): ...
 
 
 class TestPutExpiry(PutExpiryContract): ...
 
 
+class TestRateLimiter(RateLimiterContract): ...
+
+
 class TestRefresh(RefreshContract): ...
+
+
+class TestRunCapacity(RunCapacityContract): ...
 
 
 class TestRun(RunContract): ...
 
 
+class TestSample(SampleContract): ...
+
+
+class TestSampleDamage(SampleDamageContract): ...
+
+
+class TestSampleOrder(SampleOrderContract): ...
+
+
+class TestSampleWait(SampleWaitContract): ...
+
+
 class TestStaleness(StalenessContract): ...
+
+
+class TestTable(TableContract): ...
+
+
+class TestTableSettings(TableSettingsContract): ...
+
+
+class TestTableShutdown(TableShutdownContract): ...
 
 
 class TestTake(TakeContract): ...

@@ -87,7 +87,7 @@ async def spying(buffer: ReplayBuffer[Any]) -> AsyncIterator[list[str]]:
         "commit": lambda _: seen.append("COMMIT"),
         "rollback": lambda _: seen.append("ROLLBACK"),
     }
-    engine = buffer.joined_thread().store.database._engine
+    engine = buffer.joined_thread().store.database.engine
     assert engine is not None
     for name, listener in listeners.items():
         event.listen(engine.sync_engine, name, listener)
@@ -135,7 +135,7 @@ async def test_t02_every_pooled_connection_has_the_pragmas(sqlite_url: str) -> N
     """SQLite only: pragmas belong to a connection, so setting them once leaves the rest of the pool without."""
     async with ReplayBuffer(sqlite_url, item_type=dict, pool_size=5, busy_timeout_s=7) as buffer:
         thread = buffer.joined_thread()
-        engine = thread.store.database._engine
+        engine = thread.store.database.engine
         assert engine is not None
 
         async def look() -> list[tuple[Any, ...]]:
@@ -217,17 +217,17 @@ async def test_t06_a_group_that_commits_late_is_not_skipped(postgres_url: str) -
     async with ReplayBuffer(postgres_url, item_type=dict) as buffer:
         await buffer.delete([await buffer.put([{"number": 0}], "math")])  # type: ignore[list-item]
         store = buffer.joined_thread().store
-        draft = buffer._form.draft([{"number": 1}], PutRules())
-        parts = buffer._form.codec.prepare(draft.items, draft.numbers.steps).finish()
+        draft = buffer.form.draft([{"number": 1}], PutRules())
+        parts = buffer.form.codec.prepare(draft.items, draft.numbers.steps).finish()
         columns = {**draft.columns(), "priority": 1.0, "meta": None}
         late = NewGroup("math", draft.status, parts, columns)
         inserted, go_on = threading.Event(), threading.Event()
 
-        async def insert_late(connection: AsyncConnection) -> list[int]:
-            uids = await insert_groups(connection, store.backend, await store.run("default"), [late])
+        async def insert_late(connection: AsyncConnection) -> list[Any]:
+            done = await insert_groups(connection, store.backend, await store.run("default"), [late])
             inserted.set()
             await asyncio.to_thread(go_on.wait, 10)
-            return uids
+            return done.outcomes
 
         inserting = asyncio.create_task(on_store(buffer, insert_late, write=True))
         await asyncio.to_thread(inserted.wait, 10)
@@ -328,7 +328,7 @@ async def test_t10_cancelled_calls_leave_nothing_behind(url: str) -> None:
 
 async def settled(buffer: ReplayBuffer[Any]) -> None:
     """Wait until the store has finished what cancelled callers left it."""
-    pool = buffer.joined_thread().store.database._engine.sync_engine.pool  # type: ignore[union-attr]
+    pool = buffer.joined_thread().store.database.engine.sync_engine.pool  # type: ignore[union-attr]
     quiet_since = time.monotonic()
     deadline = quiet_since + 10
     while time.monotonic() - quiet_since < 0.2:

@@ -34,7 +34,7 @@ async def spying(buffer: ReplayBuffer[Any]) -> AsyncIterator[list[Statement]]:
         for each in parameters if many else [parameters]:
             seen.append(Statement(sql, tuple(each)))
 
-    engine = buffer.joined_thread().store.database._engine
+    engine = buffer.joined_thread().store.database.engine
     assert engine is not None
     event.listen(engine.sync_engine, "before_cursor_execute", note)
     try:

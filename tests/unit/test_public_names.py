@@ -40,7 +40,7 @@ def test_blocking_has_the_same_verbs_with_the_same_signatures() -> None:
             if not name.startswith("_") or name == "__init__"
         }
 
-    plumbing = {"joined_thread", "close_and_wait"}
+    plumbing = {"joined", "joined_thread", "is_open", "close_and_wait"}
     assert {k: v for k, v in verbs(ReplayBuffer).items() if k not in plumbing} == verbs(BlockingReplayBuffer)
 
 
