@@ -43,7 +43,7 @@ def advantages(group: list[RolloutState]) -> list[float]:
     return [(score - mean(scores)) / pstdev(scores) for score in scores]
 
 
-def train(batch: list[Sample[RolloutState]]) -> float:
+def train(batch: list[Sample[list[RolloutState]]]) -> float:
     """Stand in for a trainer: the size of a step, from advantages and importance weights."""
     return mean(info.weight * mean(map(abs, advantages(group))) for group, info in batch)
 

@@ -158,7 +158,7 @@ class BlockingReplayBuffer(Generic[T]):
         group_status: Any = Status.COMPLETED,
         where: Any = None,
         timeout: float | None = None,
-    ) -> list[Sample[T]]:
+    ) -> list[Sample[list[T]]]:
         """Draw n different groups by the table's sampler. They stay until drawn `max_times_sampled` times."""
         return self._wait(self.unblocked.sample(n, task_name, group_status=group_status, where=where, timeout=timeout))
 
@@ -170,7 +170,7 @@ class BlockingReplayBuffer(Generic[T]):
         fresh_ratio: float = 0.5,
         where: Any = None,
         timeout: float | None = None,
-    ) -> list[Sample[T]]:
+    ) -> list[Sample[list[T]]]:
         """Draw n different groups in one transaction: the oldest that were never drawn, then replay by the sampler."""
         return self._wait(
             self.unblocked.sample_mixed(n, task_name, fresh_ratio=fresh_ratio, where=where, timeout=timeout)

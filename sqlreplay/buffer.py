@@ -28,7 +28,7 @@ from sqlreplay.taking import Taking, shortage
 __all__ = ["ReplayBuffer"]
 
 T = TypeVar("T", default=RolloutState)
-COUNTED = ("put", "taken", "sampled", "dropped", "expired")
+COUNTED = ("put", "taken", "sampled", "dropped", "expired", "evicted", "set_aside")
 
 
 class ReplayBuffer(StoreHandle, Generic[T]):
@@ -70,16 +70,16 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         super().__init__(StoreConfig(located, schema, postgres_schema, synchronous, busy_timeout_s, pool_size))
         self.run = run
         self._policy = policy_named(policy)
+        self.done: Counter[str] = Counter()
         self.form: GroupForm[T] = GroupForm(item_type, status_type, expiry)
-        self._taking: Taking[T] = Taking(self.form, self._policy, run)
-        self._putting: Putting[T] = Putting(self.form, run)
-        self._sampling: Sampling[T] = Sampling(self.form, run)
+        self._taking: Taking[T] = Taking(self.form, self._policy, run, self.done)
+        self._putting: Putting[T] = Putting(self.form, run, self.done)
+        self._sampling: Sampling[T] = Sampling(self.form, run, self.done)
         self._tables = checks.tables(tables or {})
         self._capacity = Capacity(max_size, max_bytes, on_full)
         self._seed = None if seed is None else checks.whole_number("seed", seed)
         self._must_settle = bool(tables) or self._capacity.is_limited or seed is not None
         self._must_be_fresh = fresh
-        self._done: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         return f"ReplayBuffer({str(self._config)!r}, run={self.run!r}, policy={self._policy!r})"
@@ -173,12 +173,11 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         draft = self.form.draft(items, rules)
         if draft.dropped:
             draft.apply()
-            self._done["dropped"] += 1
+            self.done["dropped"] += 1
             return None
         new = await self._putting.new_group(draft, task_name, rules, priority=priority, numbers=numbers, meta=meta)
         stored = await self._putting.store(thread, new, timeout, self.is_open)
         draft.apply()
-        self._done["put"] += 1
         return stored
 
     async def get(
@@ -223,7 +222,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         if taken is None:
             waiting = await self.count_statuses(list(task_batch_sizes), [*Status, group_status])
             raise TakeTimeout(shortage(task_batch_sizes, waiting, group_status, timeout, filtered=where is not None))
-        self._done["taken"] += sum(map(len, taken.values()))
+        self.done["taken"] += sum(map(len, taken.values()))
         return taken, {task_name: len(groups) for task_name, groups in taken.items()}
 
     async def sample(
@@ -234,7 +233,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         group_status: Any = Status.COMPLETED,
         where: Any = None,
         timeout: float | None = None,
-    ) -> list[Sample[T]]:
+    ) -> list[Sample[list[T]]]:
         """Draw n different groups by the table's sampler. They stay, until they were drawn `max_times_sampled` times.
 
         Waits until the rate limiter allows it and n can be drawn; a timeout ends that with `SampleTimeout`, which says
@@ -244,9 +243,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         checks.timeout(timeout)
         thread = await self.joined()
         asked = self._sampling.asked(thread, n, task_name, group_status, where)
-        samples = await self._sampling.sample(thread, asked, timeout, self.is_open)
-        self._done["sampled"] += len(samples)
-        return samples
+        return await self._sampling.sample(thread, asked, timeout, self.is_open)
 
     async def sample_mixed(
         self,
@@ -256,7 +253,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         fresh_ratio: float = 0.5,
         where: Any = None,
         timeout: float | None = None,
-    ) -> list[Sample[T]]:
+    ) -> list[Sample[list[T]]]:
         """Draw n different groups in one transaction: the oldest that were never drawn, then replay by the sampler.
 
         `fresh_ratio` is the share of the first kind, for which this waits; the rest is drawn from all others. The
@@ -265,9 +262,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         checks.timeout(timeout)
         thread = await self.joined()
         asked = self._sampling.asked(thread, n, task_name, Status.COMPLETED, where, fresh_ratio=fresh_ratio)
-        samples = await self._sampling.sample(thread, asked, timeout, self.is_open)
-        self._done["sampled"] += len(samples)
-        return samples
+        return await self._sampling.sample(thread, asked, timeout, self.is_open)
 
     async def update_priorities(self, task_name: str, priorities: Mapping[int, float]) -> list[int]:
         """Set priorities by uid in one transaction, and return the uids that the task does not hold (any more)."""
@@ -282,6 +277,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         thread = await self.joined()
         await thread.call(lambda: thread.store.tables.set_tables(self.run, tables))
         self._tables |= tables
+        self._arguments["tables"] = dict(self._tables)
 
     async def set_capacity(
         self, *, max_size: int | None = None, max_bytes: int | None = None, on_full: OnFull = "evict"
@@ -291,6 +287,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         thread = await self.joined()
         await thread.call(lambda: thread.store.tables.set_tables(self.run, {}, capacity))
         self._capacity = capacity
+        self._arguments |= {"max_size": max_size, "max_bytes": max_bytes, "on_full": on_full}
 
     async def count(self, task_name: str, group_status: Any) -> int:
         """Return how many unleased groups of this task have this status."""
@@ -366,7 +363,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
             )
 
         expired = await refresh(thread, self.form, self.run, names, plan_for)
-        self._done["expired"] += sum(expired.values())
+        self.done["expired"] += sum(expired.values())
         return expired
 
     def _statuses_looked_at(self, statuses: Sequence[Any] | None) -> tuple[str, ...]:
@@ -413,11 +410,7 @@ class ReplayBuffer(StoreHandle, Generic[T]):
         """Return what the run holds and what this process has done: `stats.scalars("replay/")` is a flat dict."""
         thread = await self.joined()
         rows = await thread.call(lambda: thread.store.summary(self.run))
-        process = {
-            f"{name}_total": float(self._done[name]) for name in ("put", "taken", "sampled", "dropped", "expired")
-        }
-        process["evicted_total"] = float(self._putting.evicted)
-        process["set_aside_total"] = float(self._taking.set_aside + self._sampling.set_aside)
+        process = {f"{name}_total": float(self.done[name]) for name in COUNTED}
         return summarise(str(self._config), self.run, rows, process)
 
 

@@ -1,6 +1,7 @@
 """From items to a stored group: the rules applied, the priority computed, and the wait for room in a table."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
@@ -38,10 +39,10 @@ COUNTS = ("num_samples", "num_tokens")
 class Putting(Generic[T]):
     """How one buffer puts: its form of groups and its run."""
 
-    def __init__(self, form: GroupForm[T], run: str) -> None:
+    def __init__(self, form: GroupForm[T], run: str, done: Counter[str]) -> None:
         self._form = form
         self._run = run
-        self.evicted = 0
+        self._done = done
 
     async def new_group(
         self,
@@ -66,7 +67,12 @@ class Putting(Generic[T]):
         return NewGroup(task_name, draft.status, parts, columns, rules.current_train_step)
 
     async def store(
-        self, thread: StoreThread, new: NewGroup, timeout: float | None, is_open: Callable[[], bool]
+        self,
+        thread: StoreThread,
+        new: NewGroup,
+        timeout: float | None,
+        is_open: Callable[[], bool],
+        shutdowns: int | None = None,
     ) -> Stored:
         """Store a group, once its table has room and its limiter lets it in; till then nothing of it is."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -75,7 +81,8 @@ class Putting(Generic[T]):
             while True:
                 outcome = await thread.store.commit.join(self._run, new)
                 if isinstance(outcome, Stored):
-                    self.evicted += len(outcome.evicted)
+                    self._done["put"] += 1
+                    self._done["evicted"] += len(outcome.evicted)
                     return outcome
                 left = None if deadline is None else deadline - time.monotonic()
                 waited: MustWait | Exception | None = outcome
@@ -87,6 +94,7 @@ class Putting(Generic[T]):
                             new.size_bytes,
                             timeout=left,
                             is_wanted=lambda: wanted and is_open(),
+                            shutdowns=shutdowns,
                         )
                     )
                 if isinstance(waited, MustWait):

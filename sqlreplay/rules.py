@@ -79,6 +79,10 @@ class TableConfig:
             check_size("max_times_sampled", self.max_times_sampled)
         if type(self.rate_limiter) not in LIMITERS.values():
             raise BadArgument(f"rate_limiter is {self.rate_limiter!r}, expected one of {', '.join(LIMITERS)}.")
+        if self.max_size is not None and self.max_size < self.rate_limiter.min_size:
+            raise BadArgument(
+                f"max_size={self.max_size} is less than {self.rate_limiter!r} waits for: nothing could ever be sampled."
+            )
         if self.sampler == self.remover == FIFO and self.max_times_sampled == 0:
             warnings.warn(
                 "A Fifo sampler with a Fifo remover and no max_times_sampled gives the same oldest groups in every "

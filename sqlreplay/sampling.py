@@ -1,7 +1,9 @@
 """From a request to samples in hand: groups that stay in the table, with what is known of each draw."""
 
+import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
@@ -17,7 +19,8 @@ from sqlreplay.store import FIELDS, Draw, Drawn, GroupColumns, MustWait, StoreTh
 
 __all__ = ["Sample", "SampleInfo", "Sampling"]
 
-T = TypeVar("T", default=RolloutState)
+T = TypeVar("T")
+Group = TypeVar("Group", default=list[RolloutState])
 
 
 class SampleInfo(NamedTuple):
@@ -35,20 +38,20 @@ class SampleInfo(NamedTuple):
     weight: float
 
 
-class Sample(NamedTuple, Generic[T]):
+class Sample(NamedTuple, Generic[Group]):
     """A group and how it was drawn: `for group, info in await buffer.sample(64, "math")`."""
 
-    group: list[T]
+    group: Group
     info: SampleInfo
 
 
 class Sampling(Generic[T]):
     """How one buffer samples: its form of groups and its run."""
 
-    def __init__(self, form: GroupForm[T], run: str) -> None:
+    def __init__(self, form: GroupForm[T], run: str, done: Counter[str]) -> None:
         self._form = form
         self._run = run
-        self.set_aside = 0
+        self._done = done
 
     def asked(
         self,
@@ -69,28 +72,42 @@ class Sampling(Generic[T]):
         condition = None
         if where is not None:
             condition = compile_query(parse_query(where, FIELDS), GroupColumns(thread.store.backend))
-        fresh = round(number * checks.share("fresh_ratio", fresh_ratio))
+        fresh = math.floor(number * checks.share("fresh_ratio", fresh_ratio) + 0.5)
         status = checks.status(group_status, self._form.status_type)
         return Draw(task_name, number, status, condition, fresh, shutdowns)
 
     async def sample(
         self, thread: StoreThread, asked: Draw, timeout: float | None, is_open: Callable[[], bool]
-    ) -> list[Sample[T]]:
-        """Draw and read. A group whose bytes do not read is set aside as failed, and another is drawn for it."""
+    ) -> list[Sample[Any]]:
+        """Draw and read. A group whose bytes do not read is set aside as failed, and another is drawn for it; if none
+        comes in time, nothing was drawn."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        samples: list[Sample[T]] = []
-        uids: list[int] = []
-        while len(samples) < asked.count:
-            draw = asked
-            if uids:
-                others = thread.store.backend.none_of(GroupColumns(thread.store.backend).uid, uids)
-                condition = others if asked.where is None else and_(asked.where, others)
-                draw = replace(asked, count=asked.count - len(samples), fresh=0, where=condition)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            drawn, parts = await self._draw(thread, draw, left, timeout, is_open)
-            samples += await self._read(thread, drawn, parts)
-            uids += [row.uid for row in drawn.rows]
+        samples: list[Sample[Any]] = []
+        held: list[Drawn] = []
+        try:
+            while len(samples) < asked.count:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                drawn, parts = await self._draw(thread, self._missing(thread, asked, held), left, timeout, is_open)
+                held.append(drawn)
+                samples += await self._read(thread, drawn, parts)
+        except BaseException:
+            for drawn in held:
+                thread.spawn(lambda drawn=drawn: thread.store.tables.undo_draw(self._run, drawn))  # type: ignore[misc]
+            raise
+        for drawn in held:
+            thread.free_later(drawn.unused_payloads)
+        self._done["sampled"] += len(samples)
         return samples
+
+    @staticmethod
+    def _missing(thread: StoreThread, asked: Draw, held: Sequence[Drawn]) -> Draw:
+        """Return the draw for what is not there yet, of groups that are not there yet."""
+        if not held:
+            return asked
+        uids = [row.uid for drawn in held for row in drawn.rows]
+        others = thread.store.backend.none_of(GroupColumns(thread.store.backend).uid, uids)
+        condition = others if asked.where is None else and_(asked.where, others)
+        return replace(asked, count=asked.count - len(uids), fresh=0, where=condition)
 
     async def _draw(
         self,
@@ -101,10 +118,15 @@ class Sampling(Generic[T]):
         is_open: Callable[[], bool],
     ) -> tuple[Drawn, dict[int, list[Any]]]:
         wanted = True
+
+        async def undo(found: tuple[Drawn, Any] | MustWait) -> None:
+            if not isinstance(found, MustWait):
+                await thread.store.tables.undo_draw(self._run, found[0])
+
         try:
             found = await thread.call(
                 lambda: thread.store.tables.draw(self._run, draw, timeout=left, is_wanted=lambda: wanted and is_open()),
-                undo=lambda found: thread.store.tables.undo_draw(self._run, found),
+                undo=undo,
             )
         finally:
             wanted = False
@@ -112,16 +134,28 @@ class Sampling(Generic[T]):
             raise SampleTimeout(f"No sample after {timeout:g} s. {found.reason}.")
         return found
 
-    async def _read(self, thread: StoreThread, drawn: Drawn, parts: dict[int, list[Any]]) -> list[Sample[T]]:
-        samples, damaged = [], []
+    async def _read(self, thread: StoreThread, drawn: Drawn, parts: dict[int, list[Any]]) -> list[Sample[Any]]:
+        """Decode what was drawn. What does not read is set aside, and no longer part of the draw."""
+        samples: list[Sample[Any]] = []
+        damaged: dict[int, tuple[int, str]] = {}
         for row, probability, weight in zip(drawn.rows, drawn.probabilities, drawn.weights, strict=True):
             info = SampleInfo(row.uid, probability, drawn.table_size, row.priority, row.times_sampled + 1, weight)
             try:
                 samples.append(Sample(self._form.read(row, parts[row.payload_id]), info))
             except PayloadError as error:
-                damaged.append((row.uid, row.payload_id, str(error)[:1000]))
+                damaged[row.uid] = (row.payload_id, str(error)[:1000])
         if damaged:
-            await thread.call(lambda: thread.store.set_aside(self._run, damaged))
-            self.set_aside += len(damaged)
-        thread.free_later(drawn.unused_payloads)
+            await self._set_aside(thread, drawn, damaged)
         return samples
+
+    async def _set_aside(self, thread: StoreThread, drawn: Drawn, damaged: dict[int, tuple[int, str]]) -> None:
+        gone = [row for row in drawn.removed if row.uid in damaged]
+        drawn.rows = [row for row in drawn.rows if row.uid not in damaged]
+        drawn.removed = [row for row in drawn.removed if row.uid not in damaged]
+        for row in gone:
+            changes = {"status": "failed", "error": damaged.pop(row.uid)[1]}
+            await thread.call(lambda row=row, changes=changes: thread.store.put_back(self._run, [row], **changes))  # type: ignore[misc]
+        there = [(uid, payload_id, error) for uid, (payload_id, error) in damaged.items()]
+        if there:
+            await thread.call(lambda: thread.store.set_aside(self._run, there))
+        self._done["set_aside"] += len(there) + len(gone)

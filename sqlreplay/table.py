@@ -70,8 +70,8 @@ class Table:
         self._owns_buffer = isinstance(buffer_or_url, (str, Path))
         self._buffer = buffer_of(buffer_or_url)
         form = DataForm(self._buffer.form)
-        self._putting: Putting[Any] = Putting(form, self._buffer.run)
-        self._sampling: Sampling[Any] = Sampling(form, self._buffer.run)
+        self._putting: Putting[Any] = Putting(form, self._buffer.run, self._buffer.done)
+        self._sampling: Sampling[Any] = Sampling(form, self._buffer.run, self._buffer.done)
         self._form = form
         self._shutdowns: int | None = None
         self._is_shut_down = False
@@ -146,7 +146,11 @@ class Table:
         rules = PutRules()
         draft = self._form.draft(data, rules)
         new = await self._putting.new_group(draft, self.name, rules, priority=priority, client_key=key)
-        return await self._putting.store(thread, new, timeout, self._is_open)
+        try:
+            return await self._putting.store(thread, new, timeout, self._is_open, self._shutdowns)
+        except StoreClosed:
+            self._is_shut_down = self._is_shut_down or self._buffer.is_open()
+            raise
 
     def sample(self, n: int = 1, timeout: float | None = None) -> "list[Sample[Any]] | None":
         """Draw n different items by the sampler; None once the table was shut down.

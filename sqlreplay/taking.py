@@ -25,11 +25,11 @@ DECODE_ASIDE_BYTES = 4 * 2**20
 class Taking(Generic[T]):
     """How one buffer takes: its policy, its form of groups and its run."""
 
-    def __init__(self, form: GroupForm[T], policy: Policy, run: str) -> None:
+    def __init__(self, form: GroupForm[T], policy: Policy, run: str, done: Counter[str]) -> None:
         self._form = form
         self._policy = policy
         self._run = run
-        self.set_aside = 0
+        self._done = done
 
     def claims(self, thread: StoreThread, sizes: Mapping[str, int], group_status: Any, where: Any) -> list[Claim]:
         """Turn batch sizes into claims: the policy's order, and its condition and the caller's together."""
@@ -124,7 +124,7 @@ class Taking(Generic[T]):
     async def _set_aside(self, thread: StoreThread, row: Any, error: PayloadError) -> None:
         changes = {"status": "failed", "error": str(error)[:1000]}
         await thread.call(lambda: thread.store.put_back(self._run, [row], **changes))
-        self.set_aside += 1
+        self._done["set_aside"] += 1
 
     async def _claim_more(self, thread: StoreThread, claims: Sequence[Claim]) -> Batch:
         return await thread.call(

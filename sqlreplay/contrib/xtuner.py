@@ -64,9 +64,7 @@ class VerbatimBuffer(ReplayBuffer[T]):
         parts = await self.form.encode(draft)
         new = NewGroup(item.task_name, status, parts, {**draft.columns(), "priority": 1.0, "meta": None})
         thread = await self.joined()
-        uid = await self._putting.store(thread, new, None, self.is_open)
-        self._done["put"] += 1
-        return uid
+        return await self._putting.store(thread, new, None, self.is_open)
 
     async def export_run(self) -> StoredRun:
         thread = await self.joined()

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, delete, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sqlreplay.errors import BadArgument, TableFull
+from sqlreplay.errors import BadArgument, StoreClosed, TableFull
 from sqlreplay.policy import Prioritized, Uniform
 from sqlreplay.store.backend import Backend
 from sqlreplay.store.runs import Run
@@ -64,6 +64,11 @@ class Admission:
     async def admit(self, row: dict[str, Any]) -> Stored | MustWait | Exception:
         """Let a row in, or say why not; nothing is written for one that stays out."""
         table = self.tables[row["task_id"]]
+        try:
+            table.check_fits(row["size_bytes"])
+        except BadArgument as error:
+            self.unseen_payloads.append(row["payload_id"])
+            return error
         if row.get("client_key") is not None:
             there = await self._find_key(row)
             if there is not None:
@@ -80,12 +85,6 @@ class Admission:
         return Stored(row["uid"], tuple(await self.make_room(table)))
 
     def refusal(self, table: Standing, size_bytes: int) -> MustWait | Exception | None:
-        for capacity in (table.rules.capacity, table.run_capacity):
-            if capacity.max_bytes is not None and size_bytes > capacity.max_bytes:
-                return BadArgument(
-                    f"This group has {size_bytes} bytes, and {table.name!r} holds at most "
-                    f"max_bytes={capacity.max_bytes}: it can never fit. Raise max_bytes or put smaller groups."
-                )
         reason = table.rules.rate_limiter.inserting_must_wait(table.counters)
         if reason is not None:
             return MustWait(f"table {table.name!r}: {reason}")
@@ -221,12 +220,17 @@ class Admission:
 
 
 async def look_for_room(
-    connection: AsyncConnection, backend: Backend, run: Run, task_name: str, size_bytes: int
+    connection: AsyncConnection, backend: Backend, run: Run, task_name: str, size_bytes: int, shutdowns: int | None
 ) -> MustWait | Exception | None:
-    """Say why a group of this size may not go into a table now; None if it may."""
+    """Say why a group of this size may not go into a table now; None if it may. `shutdowns` is how many the caller
+    has seen; one more, and it gets `StoreClosed`."""
     tables = await read_tables(connection, run)
-    found = [table for table in tables.values() if table.name == task_name]
-    return Admission(connection, backend, tables).refusal(found[0], size_bytes) if found else None
+    for table in tables.values():
+        if table.name == task_name:
+            if shutdowns is not None and table.shutdowns > shutdowns:
+                return StoreClosed(f"Table {task_name!r} was shut down. Open a new one.")
+            return Admission(connection, backend, tables).refusal(table, size_bytes)
+    return None
 
 
 class Columns:

@@ -12,7 +12,7 @@ from sqlreplay.errors import TableFull
 from sqlreplay.store.admission import Admission, MustWait, Stored
 from sqlreplay.store.backend import Backend
 from sqlreplay.store.runs import Run, TaskState, raise_train_steps, read_tasks
-from sqlreplay.store.standing import NO_KEYS, TABLE_COLUMNS, Standing, lock_tables, lock_tables_of
+from sqlreplay.store.standing import NO_KEYS, TABLE_COLUMNS, Standing, lock_for_growth, lock_tables, lock_tables_of
 from sqlreplay.store.tables import groups, payloads, refreshes, tasks
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "rows_of",
     "save_all",
     "set_aside",
+    "with_free_keys",
 ]
 
 Outcome = Stored | MustWait | Exception
@@ -211,8 +212,21 @@ async def put_back(
             tables[row.task_id].taken([row], sign=-1)
             value |= tables[row.task_id].enter(value)
         values.append(value)
-    await connection.execute(insert(groups).prefix_with("/* put_back */"), values)
+    await connection.execute(insert(groups).prefix_with("/* put_back */"), await with_free_keys(connection, values))
     await save_all(connection, tables)
+
+
+async def with_free_keys(connection: AsyncConnection, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows that come back, without a key where another group has it by now."""
+    checked = []
+    for value in values:
+        if value["client_key"] is not None:
+            same = (groups.c.task_id == value["task_id"]) & (groups.c.client_key == value["client_key"])
+            query = select(groups.c.uid).where(same).prefix_with("/* key_is_free */")
+            if (await connection.execute(query)).first() is not None:
+                value = {**value, "client_key": None}
+        checked.append(value)
+    return checked
 
 
 async def set_aside(
@@ -282,7 +296,7 @@ async def rewrite_groups(
     payload_ids = list(await backend.draw_ids(connection, len(rewrites)))
     await backend.join_epoch(connection, run.id)
     found = await rows_of(connection, backend, run, [rewrite.uid for rewrite in rewrites])
-    tables = await lock_tables_of(connection, run, (row.task_id for row in found))
+    tables = await lock_for_growth(connection, run, (row.task_id for row in found))
     done = Rewritten([], [])
     for payload_id, rewrite in zip(payload_ids, rewrites, strict=True):
         row = (await connection.execute(look_before_rewrite(run, rewrite))).first()
@@ -299,6 +313,7 @@ async def rewrite_groups(
             **rewrite.columns,
         }
         if row.task_id in tables:
+            tables[row.task_id].check_fits(columns["size_bytes"])
             tables[row.task_id].leave(row)
             columns |= tables[row.task_id].enter({**row._mapping, **columns})
         statement = update(groups).where(groups.c.uid == rewrite.uid).values(columns)
@@ -315,9 +330,10 @@ async def keep_within(
     """Groups that grew may be more than a capacity in bytes allows: others give way, or all stays as it was."""
     admission = Admission(connection, backend, tables)
     for table in tables.values():
-        over = table.rules.capacity.overflow(table.size, table.size_bytes)
-        if over is not None and table.rules.on_full != "evict":
-            raise TableFull(f"{table.name!r} has no room for the larger groups: {over}. Nothing was changed.")
+        for capacity, size, held_bytes in admission.capacities(table):
+            over = capacity.overflow(size, held_bytes)
+            if over is not None and capacity.on_full != "evict":
+                raise TableFull(f"{table.name!r} has no room for the larger groups: {over}. Nothing was changed.")
         await admission.make_room(table)
     await admission.finish()
     await admission.save()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Select, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Integer, Select, bindparam, delete, insert, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sqlreplay.errors import BadArgument
@@ -21,6 +21,7 @@ from sqlreplay.store.backend import Backend
 from sqlreplay.store.claim import Claim, matching
 from sqlreplay.store.columns import as_of_step
 from sqlreplay.store.race import exact, shares
+from sqlreplay.store.rows import with_free_keys
 from sqlreplay.store.runs import Run
 from sqlreplay.store.standing import TABLE_COLUMNS, Standing, lock_tasks, read_standing
 from sqlreplay.store.tables import groups
@@ -94,13 +95,19 @@ def must_wait(standing: Standing | None, draw: Draw) -> MustWait | None:
     if draw.shutdowns is not None and standing.shutdowns > draw.shutdowns:
         raise ShutDown
     if not standing.is_table:
+        if draw.fresh:
+            raise BadArgument(
+                f"{draw.task_name!r} is no table, so it does not know what was never drawn. Type "
+                f"tables={{{draw.task_name!r}: TableConfig()}} when you open the buffer."
+            )
         return None
     rules = standing.rules
-    if rules.max_size is not None and draw.count > rules.max_size:
-        raise BadArgument(
-            f"{draw.count} groups were asked of {draw.task_name!r}, which holds at most max_size={rules.max_size}. "
-            "Ask for fewer."
-        )
+    for most in (rules.max_size, standing.run_capacity.max_size):
+        if most is not None and draw.count > most:
+            raise BadArgument(
+                f"{draw.count} groups were asked of {draw.task_name!r}, which holds at most max_size={most}. "
+                "Ask for fewer."
+            )
     limiter = rules.rate_limiter
     if draw.count > limiter.largest_batch:
         raise BadArgument(
@@ -204,7 +211,7 @@ async def pick_fresh(connection: AsyncConnection, backend: Backend, table: Stand
     of_task, order_by = backend.walk_task(groups.c.task_id, table.id, (groups.c.uid.asc(),))
     query = (
         select(*ROW)
-        .where(of_task, groups.c.race_key.is_not(None), groups.c.times_sampled == 0)
+        .where(of_task, groups.c.race_key.is_not(None), groups.c.times_sampled == literal_column("0"))
         .order_by(*order_by)
         .limit(draw.fresh)
         .prefix_with("/* sample_fresh */")
@@ -290,7 +297,7 @@ async def undo_draw(connection: AsyncConnection, backend: Backend, run: Run, dra
     [(_, table)] = (await lock_tasks(connection, run, {row.task_id for row in drawn.rows})).items()
     table.samples -= len(drawn.rows)
     table.deletes -= len(drawn.removed)
-    values = [dict(row._mapping) for row in drawn.removed]
+    values = await with_free_keys(connection, [dict(row._mapping) for row in drawn.removed])
     if values:
         statement = insert(groups).prefix_with("/* undo_draw */")
         await connection.execute(statement, [{**value, **table.enter(value)} for value in values])

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sqlreplay.errors import BadArgument
 from sqlreplay.limiters import Counters
 from sqlreplay.policy import Prioritized, Selector, Uniform
 from sqlreplay.rules import Capacity, TableConfig
@@ -24,6 +25,7 @@ __all__ = [
     "NO_KEYS",
     "TABLE_COLUMNS",
     "Standing",
+    "lock_for_growth",
     "lock_tables",
     "lock_tables_of",
     "lock_tasks",
@@ -87,6 +89,15 @@ class Standing:
     @property
     def by_lot(self) -> bool:
         return isinstance(self.rules.sampler, (Prioritized, Uniform))
+
+    def check_fits(self, size_bytes: int) -> None:
+        """Refuse a group that is larger than all that may be held."""
+        for capacity in (self.rules.capacity, self.run_capacity):
+            if capacity.max_bytes is not None and size_bytes > capacity.max_bytes:
+                raise BadArgument(
+                    f"This group has {size_bytes} bytes, and {self.name!r} holds at most "
+                    f"max_bytes={capacity.max_bytes}: it can never fit. Raise max_bytes or put smaller groups."
+                )
 
     def draw(self) -> float:
         self.draw_number += 1
@@ -225,6 +236,14 @@ async def lock_tables(
 async def lock_tables_of(connection: AsyncConnection, run: Run, task_ids: Iterable[int]) -> dict[int, Standing]:
     rows = await connection.execute(LOCK_BY_ID, {"run_id": run.id, "task_ids": sorted(set(task_ids))})
     return {row.id: standing_of(run, row) for row in rows}
+
+
+async def lock_for_growth(connection: AsyncConnection, run: Run, task_ids: Iterable[int]) -> dict[int, Standing]:
+    """Lock tables by id, or all of a run that has a capacity: there any of them may have to give way."""
+    capacity = select(runs.c.capacity).where(runs.c.id == run.id).prefix_with("/* read_capacity */")
+    if (await connection.execute(capacity)).scalar() is None:
+        return await lock_tables_of(connection, run, task_ids)
+    return await lock_tables(connection, run, (), all_of_run=True)
 
 
 async def lock_tasks(connection: AsyncConnection, run: Run, task_ids: Iterable[int]) -> dict[int, Standing]:

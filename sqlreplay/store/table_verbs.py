@@ -64,11 +64,9 @@ class TableVerbs:
             await self.undo_draw(run_name, drawn)
             raise
 
-    async def undo_draw(self, run_name: str, drawn: "Drawn | tuple[Drawn, Any] | MustWait") -> None:
+    async def undo_draw(self, run_name: str, drawn: Drawn) -> None:
         """A draw that nobody gets did not happen: what it removed is there again, and nothing counts it."""
-        if isinstance(drawn, tuple):
-            drawn = drawn[0]
-        if isinstance(drawn, Drawn):
+        if drawn.rows:
             run = await self._store.run(run_name)
             await self._store.database.write(lambda c: undo_draw(c, self._store.backend, run, drawn))
             self._store.waiters.notify()
@@ -81,13 +79,14 @@ class TableVerbs:
         *,
         timeout: float | None,
         is_wanted: Callable[[], bool],
+        shutdowns: int | None = None,
     ) -> MustWait | Exception | None:
         """Wait until a group of this size may go into a table, as far as a look tells; None is go."""
         run = await self._store.run(run_name)
 
         async def attempt(left: float) -> MustWait | Exception | None:
             return await self._store.database.read(
-                lambda c: look_for_room(c, self._store.backend, run, task_name, size_bytes)
+                lambda c: look_for_room(c, self._store.backend, run, task_name, size_bytes, shutdowns)
             )
 
         return await self._store.waiters.until(attempt, timeout, is_wanted)

@@ -327,7 +327,7 @@ def test_a_capacity_in_bytes_evicts_as_many_as_it_takes(buffer: BlockingReplayBu
     settled(buffer, max_bytes=size * 4)
     uids = [small, *(put(buffer, 1) for _ in range(3))]
     assert info_of(buffer).size_bytes == 4 * size
-    noise = random.Random(1).randbytes(2 * size).hex()
+    noise = random.Random(1).randbytes(size).hex()
     large = buffer.put(make_group(1, response=noise, steps=(None,)), "math")
     assert large is not None
     assert large.evicted == tuple(uids[: len(large.evicted)])

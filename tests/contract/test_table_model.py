@@ -68,7 +68,7 @@ selectors = st.sampled_from(
 )
 limiters = st.sampled_from([MinSize(1)] * 5 + list(FOUR_NUMBERS))
 priorities = st.sampled_from([0.0, 0.0, 0.25, 1.0, 1.0, 2.0, 1e-300, 1e12])
-steps = st.one_of(st.none(), st.integers(0, 6))
+steps = st.sampled_from([0, 1, 3, 6, None])
 keys = st.sampled_from(["a", "b", "c", "d"])
 counts = st.integers(1, 4)
 filters = st.sampled_from([0.0, 0.25, 1.0, 2.0])
@@ -346,7 +346,7 @@ class TableMachine(RuleBasedStateMachine):
         for uid in set(changes) - set(unknown):
             self.model.held[uid].priority = changes[uid]
 
-    @rule(step=st.integers(0, 9), threshold=st.integers(1, 5), keeps=st.booleans())
+    @rule(step=st.sampled_from([5, 3, 9, 0]), threshold=st.sampled_from([2, 1, 5]), keeps=st.booleans())
     def refresh_staleness(self, step: int, threshold: int, keeps: bool) -> None:
         expired = self.buffer.refresh_staleness(
             task_stale_thresholds={TASK: threshold},
@@ -471,7 +471,7 @@ class TableMachine(RuleBasedStateMachine):
         return thread.wait(read())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_any_verbs_in_any_order_agree_with_the_model(url: str) -> None:
     machine = type("Machine", (TableMachine,), {"url": url})
     run_state_machine_as_test(

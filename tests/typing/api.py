@@ -49,7 +49,7 @@ def blocking() -> None:
     with BlockingReplayBuffer("sqlite:///replay.db", policy=ShortestFirst(), item_type=Answer) as buffer:
         buffer.put([Answer("a")], "math")
         assert_type(buffer.get(1, "math", Status.COMPLETED), list[list[Answer]])
-        assert_type(buffer.sample(1, "math", timeout=1.0), list[Sample[Answer]])
+        assert_type(buffer.sample(1, "math", timeout=1.0), list[Sample[list[Answer]]])
         assert_type(buffer.update_priorities("math", {1: 0.5}), list[int])
 
 
@@ -67,12 +67,12 @@ async def sampling(group: list[RolloutState]) -> None:
         await buffer.put(group, "math", priority=hardest)
         await buffer.put(group, "math", priority=lambda measures: measures.reward_std or 0.0)
         samples = await buffer.sample(2, "math", where={"staleness": {"$lt": 4}}, timeout=1.0)
-        assert_type(samples, list[Sample[RolloutState]])
+        assert_type(samples, list[Sample[list[RolloutState]]])
         for states, info in samples:
             assert_type(states, list[RolloutState])
             assert_type(info, SampleInfo)
             assert_type(info.weight, float)
-        assert_type(await buffer.sample_mixed(2, "math", fresh_ratio=0.5), list[Sample[RolloutState]])
+        assert_type(await buffer.sample_mixed(2, "math", fresh_ratio=0.5), list[Sample[list[RolloutState]]])
         assert_type(await buffer.update_priorities("math", {info.uid: 0.1 for _, info in samples}), list[int])
         await buffer.set_table("math", TableConfig(on_full="block", max_size=10))
         await buffer.set_capacity(max_size=10_000, on_full="reject")

@@ -39,7 +39,7 @@ CANCELLED_CALLS = 150
 LONGEST_WAIT_S = 0.02
 
 
-def numbers_in(samples: Sequence[Sample[RolloutState]]) -> list[int | None]:
+def numbers_in(samples: Sequence[Sample[list[RolloutState]]]) -> list[int | None]:
     return numbers_of([sample.group for sample in samples])
 
 

@@ -32,7 +32,7 @@ IN_ORDER = TableConfig(sampler=Fifo(), remover=Lifo())
 MANY = 10_000
 
 
-def numbers_in(samples: Sequence[Sample[RolloutState]]) -> list[int | None]:
+def numbers_in(samples: Sequence[Sample[list[RolloutState]]]) -> list[int | None]:
     return numbers_of([sample.group for sample in samples])
 
 
