@@ -104,11 +104,23 @@ class TableConfig:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "TableConfig":
+        if not isinstance(stored, Mapping) or not set(stored) <= set(cls.__dataclass_fields__):
+            raise BadArgument(f"found {stored!r}, expected a dict with some of {', '.join(cls.__dataclass_fields__)}.")
         values = dict(stored)
-        for name, kinds in (("sampler", SELECTORS), ("remover", SELECTORS), ("rate_limiter", LIMITERS)):
-            if name in values:
-                [(kind, arguments)] = values[name].items()
-                values[name] = kinds[kind](**arguments)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whoever chose these settings was warned
+            for name, kinds in (("sampler", SELECTORS), ("remover", SELECTORS), ("rate_limiter", LIMITERS)):
+                if isinstance(values.get(name), Mapping):
+                    values[name] = built(name, values[name], kinds)
             return cls(**values)
+
+
+def built(name: str, stored: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> Any:
+    """Return what `to_json` wrote as {"Prioritized": {"exponent": 0.6}}."""
+    [kind, *more] = stored or [None]
+    if more or kind not in kinds:
+        raise BadArgument(f"{name} is {stored!r}, expected a dict with one of {', '.join(kinds)}.")
+    try:
+        return kinds[kind](**stored[kind])
+    except TypeError as error:
+        raise BadArgument(f"{name} is {stored!r}: {error}.") from error

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlreplay.cli.bench_measures import MEASURES, Sides, codec_row, import_row
 from sqlreplay.cli.bench_report import Measure, Report, Row
 from sqlreplay.cli.bench_scratch import Scratch, open_scratch
+from sqlreplay.cli.bench_tables import SIZES, table_rows
 from sqlreplay.cli.output import console
 
 __all__ = ["Plan", "plan_of", "run"]
@@ -31,13 +32,14 @@ class Plan:
     stored: dict[int, int]
     few: int
     repeats: int
+    tables: tuple[int, int, int] = SIZES
 
 
 def plan_of(quick: bool, stored: int | None) -> Plan:
     if stored is not None:
-        return Plan({SMALL: stored, LARGE: stored}, stored, repeats=2)
+        return Plan({SMALL: stored, LARGE: stored}, stored, repeats=2, tables=(stored, stored, stored))
     if quick:
-        return Plan({SMALL: 2_000, LARGE: 500}, FEW_STORED, repeats=5)
+        return Plan({SMALL: 2_000, LARGE: 500}, FEW_STORED, repeats=5, tables=(500, 2_000, 5_000))
     return Plan({SMALL: 100_000, LARGE: 10_000}, FEW_STORED, repeats=9)
 
 
@@ -68,6 +70,7 @@ async def run(url: str | None, plan: Plan) -> Report:
 
             for tokens, stored in plan.stored.items():
                 await run_size(scratch, plan, tokens, stored, report, show)
+            report.rows += await table_rows(scratch, plan.tables, plan.repeats, show)
             show("codec and import")
             report.rows += [codec_row(tokens, plan.repeats) for tokens in plan.stored]
             report.rows.append(import_row())

@@ -28,6 +28,8 @@ TABLES = ("runs", "tasks", "refreshes", "groups", "payloads")
 class Scratch(ABC):
     """Databases by name. Each can be filled through the library, copied, and opened from either side."""
 
+    is_sqlite = False
+
     @abstractmethod
     def place(self, name: str) -> dict[str, Any]:
         """Return the arguments with which a buffer opens a database."""
@@ -81,6 +83,8 @@ class Scratch(ABC):
 
 class SqliteScratch(Scratch):
     """A folder beside the file that the URL names, or in the system's own place for such."""
+
+    is_sqlite = True
 
     def __init__(self, beside: Path | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sqlreplay-bench-", dir=beside))

@@ -194,7 +194,7 @@ class Admission:
         await self.finish()
         table.leave(there)
         changed = {name: value for name, value in row.items() if name != "born_epoch"}
-        changed |= {"uid": there.uid, "times_sampled": 0}
+        changed |= {"uid": there.uid, "times_sampled": 0, "expired_at_step": None, "error": None}
         changed |= table.enter(changed)
         await self.connection.execute(
             update(groups).where(groups.c.uid == there.uid).values(changed).prefix_with("/* replace */")

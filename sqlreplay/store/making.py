@@ -11,7 +11,7 @@ from sqlreplay.rules import Capacity, TableConfig
 from sqlreplay.store.admission import Admission
 from sqlreplay.store.backend import Backend
 from sqlreplay.store.runs import Run, read_tasks
-from sqlreplay.store.standing import NO_KEYS, TABLE_COLUMNS, Standing, lock_tables
+from sqlreplay.store.standing import NO_KEYS, TABLE_COLUMNS, Standing, lock_tables, read_tables
 from sqlreplay.store.tables import groups, runs, tasks
 
 __all__ = ["make_tables", "rekey", "settings_match", "shut_down"]
@@ -60,6 +60,7 @@ async def make_tables(
     """Store settings, and give every group its keys: linear in what is there, once. Returns payloads of those that
     gave way to a capacity."""
     await backend.begin_epoch(connection, run.id)
+    before = set(await read_tables(connection, run))
     states = await read_tasks(connection, backend, run, wanted) if wanted else {}
     for name, config in wanted.items():
         statement = update(tasks).where(tasks.c.id == states[name].id).values(settings=config.to_json())
@@ -71,13 +72,15 @@ async def make_tables(
     tables = await lock_tables(connection, run, wanted, all_of_run=capacity is not None)
     if capacity is not None and not capacity.is_limited:
         await forget_keys(connection, run)
+    for task_id, table in tables.items():
+        if task_id not in before:
+            table.inserts = table.deletes = table.samples = table.evictions = 0
     return await rekey(connection, backend, tables)
 
 
 async def rekey(connection: AsyncConnection, backend: Backend, tables: Mapping[int, Standing]) -> list[int]:
-    """Count tables anew and give every row new keys; what is more than a capacity gives way or is refused."""
+    """Count what tables hold anew and give every row new keys; what is more than a capacity gives way or is refused."""
     for table in tables.values():
-        was_counted = table.inserts or table.deletes
         table.size = table.size_bytes = table.stream_size = table.weight_sum = 0
         after = 0
         while rows := await next_rows(connection, table, after):
@@ -87,8 +90,7 @@ async def rekey(connection: AsyncConnection, backend: Backend, tables: Mapping[i
                 new = table.enter(row._mapping)
                 keys.append({"row": row.uid, **{f"new_{name}": value for name, value in new.items()}})
             await connection.execute(SET_KEYS, keys)
-        if not was_counted:
-            table.inserts = table.size
+        table.inserts += max(0, table.size - (table.inserts - table.deletes))
         table.deletes = table.inserts - table.size
     admission = Admission(connection, backend, dict(tables))
     for table in tables.values():

@@ -284,7 +284,7 @@ async def delete_groups(connection: AsyncConnection, backend: Backend, run: Run,
     for row in gone:
         if row.task_id in tables:
             tables[row.task_id].leave(row)
-            tables[row.task_id].deletes += 1
+            tables[row.task_id].deletes += row.status != "archived"
     await save_all(connection, tables)
     return [row.payload_id for row in gone]
 
@@ -313,9 +313,12 @@ async def rewrite_groups(
             **rewrite.columns,
         }
         if row.task_id in tables:
-            tables[row.task_id].check_fits(columns["size_bytes"])
-            tables[row.task_id].leave(row)
-            columns |= tables[row.task_id].enter({**row._mapping, **columns})
+            table = tables[row.task_id]
+            table.check_fits(columns["size_bytes"])
+            size = table.size
+            table.leave(row)
+            columns |= table.enter({**row._mapping, **columns})
+            table.deletes += size - table.size  # what is archived no longer counts
         statement = update(groups).where(groups.c.uid == rewrite.uid).values(columns)
         await connection.execute(statement.prefix_with("/* rewrite */"))
         done.uids.append(row.uid)

@@ -113,6 +113,7 @@ class SqliteBackend:
             "cache_size = -16384",
             "temp_store = memory",
             "journal_size_limit = 67108864",
+            "wal_autocheckpoint = 4000",
         ):
             while True:
                 try:

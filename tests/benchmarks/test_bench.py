@@ -62,6 +62,10 @@ def check_report(report: dict[str, Any]) -> None:
     assert set(rows) == {
         *(f"{what}, {tokens} tokens" for what in MEASURED_BY_SIZE for tokens in ("64", "1,024")),
         "peak memory of a process that put 300 groups, 64 tokens",
+        "sample of 128, 7,000 bytes each, 300 stored",
+        "sample of 128, 300 stored",
+        "update_priorities of 300",
+        "put into a table, 128 at once, 7,000 bytes each",
         "import sqlreplay",
     }
     for what, row in rows.items():

@@ -75,6 +75,8 @@ filters = st.sampled_from([0.0, 0.25, 1.0, 2.0])
 
 
 def silent_config(**values: Any) -> TableConfig:
+    if values["max_size"] is not None:  # less than the limiter waits for is refused
+        values["max_size"] = max(values["max_size"], FOUR_NUMBERS[values["rate_limiter"]][1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a Fifo sampler over a Fifo remover is a case like any other here
         return TableConfig(**values)
@@ -288,7 +290,7 @@ class TableMachine(RuleBasedStateMachine):
             with pytest.raises(SampleTimeout):
                 self.buffer.sample(count, TASK, timeout=0, **asked)
             return
-        found: list[Sample[RolloutState]] = self.buffer.sample(count, TASK, timeout=0, **asked)
+        found: list[Sample[list[RolloutState]]] = self.buffer.sample(count, TASK, timeout=0, **asked)
         drawn = [model.held[sample.info.uid] for sample in found]
         in_line = ordered(config.sampler, candidates)
         if in_line is not None:
@@ -303,7 +305,7 @@ class TableMachine(RuleBasedStateMachine):
             model.remove(group.uid for group in drawn if group.times_sampled >= config.max_times_sampled)
 
     def check_samples(
-        self, found: Sequence[Sample[RolloutState]], drawn: Sequence[Group], candidates: Sequence[Group]
+        self, found: Sequence[Sample[list[RolloutState]]], drawn: Sequence[Group], candidates: Sequence[Group]
     ) -> None:
         sampler = self.model.config.sampler
         total = sum(Fraction(weight_of(sampler, group.priority)) for group in candidates)

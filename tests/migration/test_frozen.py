@@ -10,7 +10,7 @@ import numpy
 import pytest
 from make_frozen import EXPECTED, FROZEN, PUT, TRAIN_STEP, expected_group, main
 
-from sqlreplay import ReplayBuffer, RolloutState
+from sqlreplay import Prioritized, ReplayBuffer, RolloutState, TableConfig
 from sqlreplay.store.schema import head_revision, known_revisions
 
 
@@ -69,6 +69,35 @@ async def test_columns_come_out(frozen: Path) -> None:
             task_stale_thresholds={"math": 1, "code": 1}, current_train_step=TRAIN_STEP + 1
         )
         assert sum(expired.values()) == 6
+
+
+async def test_a_task_becomes_a_table(frozen: Path) -> None:
+    """What was put before there were tables is sampled by its priority, gives way to a capacity, and is taken."""
+    table = TableConfig(sampler=Prioritized(1.0), max_size=5, max_times_sampled=0)
+    async with ReplayBuffer(frozen, run="frozen", tables={"math": table}) as buffer:
+        assert await buffer.count_where({"task_name": "math"}) == table.max_size
+        samples = await buffer.sample(3, "math", timeout=30)
+        uids = {items[0].group_id: info.uid for items, info in samples}
+        found = {items[0].group_id: (info.priority, info.probability) for items, info in samples}
+        assert found == {1: (1.0, 1.0 / 4.5), 2: (2.5, 2.5 / 4.5), 8: (1.0, 1.0 / 4.5)}
+        for items, info in samples:
+            assert (info.table_size, info.times_sampled) == (5, 1)
+            assert plain(items) == plain(expected_group(items[0].group_id or 0, "completed"))
+
+        stored = await buffer.put(expected_group(5, "completed"), "math", priority=0.5)
+        assert stored is not None
+        assert stored.evicted == (uids[1],)
+        assert await buffer.update_priorities("math", {uids[8]: 5.0, uids[1]: 1.0}) == [uids[1]]
+        samples = await buffer.sample(3, "math", timeout=30)
+        found = {items[0].group_id: (info.priority, info.probability) for items, info in samples}
+        assert found == {2: (2.5, 2.5 / 8.0), 5: (0.5, 0.5 / 8.0), 8: (5.0, 5.0 / 8.0)}
+
+        for status, numbers in (("completed", [2, 8, 5]), ("expired", [4, 6])):
+            taken = await buffer.get(99, "math", status)
+            assert [items[0].group_id for items in taken] == numbers
+            for number, items in zip(numbers, taken, strict=True):
+                assert plain(items) == plain(expected_group(number, status))
+        assert await buffer.count_where({"task_name": "code"}) == await buffer.size() == 3
 
 
 async def test_newest_file_is_what_the_script_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,13 @@ def test_what_is_no_limiter_of_ours_is_refused_with_those_that_are(value: Any) -
         assert name in str(caught.value)
 
 
+@pytest.mark.parametrize("limiter", [MinSize(5), SampleToInsertRatio(2.0, 5, 12.0)], ids=repr)
+def test_a_capacity_below_what_the_limiter_waits_for_is_refused(limiter: RateLimiter) -> None:
+    with pytest.raises(BadArgument, match=r"max_size=4 is less than .* nothing could ever be sampled"):
+        TableConfig(max_size=4, rate_limiter=limiter)
+    assert TableConfig(max_size=5, rate_limiter=limiter).max_size == 5
+
+
 def test_a_fifo_sampler_with_a_fifo_remover_warns_of_the_same_groups_again_and_again() -> None:
     with pytest.warns(UserWarning, match=r"same oldest groups.*Table\.queue") as caught:
         TableConfig(sampler=Fifo(), remover=Fifo(), max_size=10)
