@@ -117,8 +117,8 @@ class TableConfig:
 
 def built(name: str, stored: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> Any:
     """Return what `to_json` wrote as {"Prioritized": {"exponent": 0.6}}."""
-    [kind, *more] = stored or [None]
-    if more or kind not in kinds:
+    kind = next(iter(stored), "")
+    if len(stored) != 1 or kind not in kinds:
         raise BadArgument(f"{name} is {stored!r}, expected a dict with one of {', '.join(kinds)}.")
     try:
         return kinds[kind](**stored[kind])

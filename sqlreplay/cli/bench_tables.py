@@ -39,9 +39,10 @@ async def table_rows(scratch: Scratch, sizes: tuple[int, int, int], repeats: int
         samples: dict[str, list[float]] = {name: [] for name in bodies}
         for repeat in range(repeats + 1):
             for name, buffer in buffers.items():
-                seconds = await timed(lambda buffer=buffer: sample(buffer), ROUNDS)  # type: ignore[misc]
+                gc.collect()
+                times = [await timed(lambda buffer=buffer: sample(buffer)) for _ in range(ROUNDS)]  # type: ignore[misc]
                 if repeat:
-                    samples[name].append(seconds)
+                    samples[name] += times
         measured = {name: Measure(tuple(values)) for name, values in samples.items()}
         rows = [
             Row(
@@ -79,12 +80,10 @@ async def sample(buffer: ReplayBuffer[bytes]) -> None:
     await buffer.sample(BATCH, TABLE)
 
 
-async def timed(work: Callable[[], Awaitable[None]], rounds: int) -> float:
-    gc.collect()
+async def timed(work: Callable[[], Awaitable[None]]) -> float:
     began = time.perf_counter()
-    for _ in range(rounds):
-        await work()
-    return (time.perf_counter() - began) / rounds
+    await work()
+    return time.perf_counter() - began
 
 
 async def priorities_row(buffer: ReplayBuffer[bytes], count: int, repeats: int) -> Row:
@@ -93,7 +92,7 @@ async def priorities_row(buffer: ReplayBuffer[bytes], count: int, repeats: int) 
     async def update() -> None:
         await buffer.update_priorities(TABLE, {uid: 1.0 + uid % 7 for uid in uids})
 
-    return Row(f"update_priorities of {count:,}", Measure(tuple([await timed(update, 1) for _ in range(repeats)])))
+    return Row(f"update_priorities of {count:,}", Measure(tuple([await timed(update) for _ in range(repeats)])))
 
 
 async def put_row(buffer: ReplayBuffer[bytes], repeats: int) -> Row:
@@ -101,7 +100,7 @@ async def put_row(buffer: ReplayBuffer[bytes], repeats: int) -> Row:
     times: dict[str, list[float]] = {TABLE: [], PLAIN: []}
     for repeat in range(repeats + 1):
         for task_name, values in times.items():
-            seconds = await timed(lambda task_name=task_name: put_many(buffer, task_name, bodies), 1)  # type: ignore[misc]
+            seconds = await timed(lambda task_name=task_name: put_many(buffer, task_name, bodies))  # type: ignore[misc]
             if repeat:
                 values.append(seconds)
     table, plain = (Measure(tuple(values)) for values in times.values())
