@@ -67,6 +67,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    # without their keys, tasks are no tables
+    op.execute("UPDATE sqlreplay_tasks SET settings = NULL")
     for name, *_ in INDEXES:
         op.drop_index(f"ix_sqlreplay_groups_{name}", "sqlreplay_groups")
     for table, added in columns().items():

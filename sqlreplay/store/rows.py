@@ -140,6 +140,7 @@ def new_row(uid: int, group: NewGroup, state: TaskState) -> dict[str, Any]:
         "size_bytes": group.size_bytes,
         "payload_id": uid,
         "lease_id": None,
+        "client_key": None,
         "born_epoch": state.epoch,
         "written_epoch": state.epoch,
         **NO_KEYS,
@@ -218,12 +219,15 @@ async def put_back(
 
 async def with_free_keys(connection: AsyncConnection, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows that come back, without a key where another group has it by now."""
-    checked = []
+    checked: list[dict[str, Any]] = []
     for value in values:
         if value["client_key"] is not None:
             same = (groups.c.task_id == value["task_id"]) & (groups.c.client_key == value["client_key"])
             query = select(groups.c.uid).where(same).prefix_with("/* key_is_free */")
-            if (await connection.execute(query)).first() is not None:
+            again = (value["task_id"], value["client_key"]) in {
+                (each["task_id"], each["client_key"]) for each in checked
+            }
+            if again or (await connection.execute(query)).first() is not None:
                 value = {**value, "client_key": None}
         checked.append(value)
     return checked

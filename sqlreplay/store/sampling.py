@@ -153,7 +153,7 @@ async def draw_groups(connection: AsyncConnection, backend: Backend, run: Run, d
         )
     probabilities = [1.0] * len(fresh)
     if table.by_lot:
-        probabilities += shares(weights, weight_sum) if weight_sum else [1.0 / number] * len(rows)
+        probabilities += shares(weights, weight_sum) if weight_sum else [1.0 / number for _ in rows]
     else:
         probabilities += [1.0] * len(rows)
     if uses_keys and table.by_lot:

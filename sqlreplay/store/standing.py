@@ -193,7 +193,12 @@ LOCK_BY_ID = standing_query().where(IDENTIFIED, IS_TABLE).with_for_update(of=tas
 LOCK_ALL = standing_query().where(IS_TABLE).with_for_update(of=tasks).prefix_with("/* lock_all_tables */")
 READ_ALL = standing_query().where(IS_TABLE).prefix_with("/* read_tables */")
 READ_TASK = standing_query().where(NAMED).prefix_with("/* read_standing */")
-LOCK_RUN = select(runs.c.id).where(runs.c.id == bindparam("run_id")).with_for_update().prefix_with("/* lock_run */")
+LOCK_RUN = (
+    select(runs.c.id)
+    .where(runs.c.id == bindparam("run_id"))
+    .with_for_update(key_share=True)
+    .prefix_with("/* lock_run */")
+)
 
 
 @lru_cache

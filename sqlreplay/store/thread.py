@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlreplay.config import StoreConfig
@@ -133,12 +134,14 @@ class StoreThread:
     def free(self, payload_ids: list[int]) -> None:
         """Let the store give these bytes back when it suits."""
         if payload_ids:
-            self.soon(self.store.freeing.free, payload_ids)
+            with suppress(StoreClosed):  # a later process sweeps them up
+                self.soon(self.store.freeing.free, payload_ids)
 
     def free_later(self, payload_ids: list[int]) -> None:
         """Let the store give these bytes back once no other reader can be at them."""
         if payload_ids:
-            self.soon(self.store.freeing.free_later, payload_ids)
+            with suppress(StoreClosed):  # a later process sweeps them up
+                self.soon(self.store.freeing.free_later, payload_ids)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the I/O thread and block until it is done."""

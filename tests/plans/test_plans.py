@@ -7,7 +7,6 @@ analysed (none is, unless its owner does it) and as one that was: a plan must no
 import asyncio
 import sqlite3
 import uuid
-import warnings
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,17 +17,7 @@ import pytest
 from explain import QueryPlan, Statement, explain, spying
 from sqlalchemy.engine import URL
 
-from sqlreplay import (
-    Fifo,
-    Lifo,
-    MaxHeap,
-    MinHeap,
-    Prioritized,
-    ReplayBuffer,
-    Staleness,
-    TableConfig,
-    Uniform,
-)
+from sqlreplay import ReplayBuffer
 
 ROWS = 100_000
 TASKS = ("math", "code", "chat")
@@ -276,101 +265,3 @@ async def test_find_by_task_and_status_walks_along_uid(full_url: str) -> None:
         assert plan.sorts == 0, plan.text
         if full_url.startswith("postgresql"):
             assert "sqlreplay_groups" not in plan.scanned, plan.text
-
-
-SELECTORS: dict[str, Any] = {
-    "fifo": Fifo(),
-    "lifo": Lifo(),
-    "uniform": Uniform(),
-    "prioritized": Prioritized(0.6),
-    "minheap": MinHeap(),
-    "maxheap": MaxHeap(),
-    "staleness": Staleness(),
-}
-EACH = ROWS // len(SELECTORS)
-FILL_TABLE = f"""
-    INSERT INTO sqlreplay_groups ({COLUMNS})
-    SELECT 1000000 * {{task}} + uid, {{task}}, 'completed', stale_from_step, oldest_step, latest_step, token_fresh_step,
-           0, 0, 1 + uid % 97, 8, 4096, 100, 0, 1, 0, 0
-    FROM sqlreplay_groups WHERE uid BETWEEN 10 AND 9 + {EACH}
-"""
-
-
-async def execute(url: str, *statements: str) -> None:
-    if url.startswith("sqlite"):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-        connection.close()
-    else:
-        server = await asyncpg.connect(url)
-        for statement in statements:
-            await server.execute(statement)
-        await server.close()
-
-
-async def make_tables(url: str) -> None:
-    """Add a run with one table for each selector, as sampler and as remover, 100,000 groups in all."""
-    async with ReplayBuffer(url, item_type=dict, run="tables") as buffer:
-        for name in SELECTORS:
-            await buffer.put([{"any": "group"}], name)
-        tasks = (await buffer.joined_thread().call(lambda: buffer.joined_thread().store.run("tables"))).task_ids
-        await buffer.count_statuses(list(SELECTORS), ["completed"])
-        await execute(url, *(FILL_TABLE.format(task=tasks[name]) for name in SELECTORS))
-        if url.startswith("postgresql"):
-            await execute(url, "SELECT setval('sqlreplay_groups_uid_seq', (SELECT max(uid) FROM sqlreplay_groups))")
-        for name, selector in SELECTORS.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                config = TableConfig(sampler=selector, remover=selector, max_size=EACH + 1)
-            await buffer.set_table(name, config)
-    if url.startswith("postgresql"):
-        await execute(url, "VACUUM ANALYZE")
-
-
-@pytest.fixture(scope="session")
-def tables_urls() -> dict[str, str]:
-    return {}
-
-
-@pytest.fixture
-async def tables_url(full_url: str, tables_urls: dict[str, str]) -> str:
-    if full_url not in tables_urls:
-        await make_tables(full_url)
-        tables_urls[full_url] = full_url
-    return full_url
-
-
-@pytest.mark.parametrize("selector", SELECTORS)
-async def test_a_sample_reads_as_many_index_entries_as_it_draws(tables_url: str, selector: str) -> None:
-    """Every sampler follows the stored key, whatever it means: nothing is sorted and nothing else is read."""
-    async with ReplayBuffer(tables_url, item_type=dict, run="tables") as buffer, spying(buffer) as statements:
-        samples = await buffer.sample(8, selector)
-        assert len({info.uid for _, info in samples}) == 8
-    for statement in named(statements, "sample"):
-        for plan in await explained(tables_url, statement):
-            plan.expect(index="race")
-    for statement in named(statements, "drawn")[:1]:
-        assert "sqlreplay_groups" not in (await explain(tables_url, statement)).scanned
-
-
-@pytest.mark.parametrize("selector", SELECTORS)
-async def test_an_eviction_reads_the_first_of_an_index(tables_url: str, selector: str) -> None:
-    """So does every remover."""
-    async with ReplayBuffer(tables_url, item_type=dict, run="tables") as buffer, spying(buffer) as statements:
-        stored = [await buffer.put([{"any": "group"}], selector) for _ in range(2)]
-        assert stored[1] is not None
-        assert len(stored[1].evicted) == 1
-    for statement in named(statements, "next_to_evict"):
-        for plan in await explained(tables_url, statement):
-            plan.expect(index="evict")
-
-
-async def test_the_fresh_part_of_a_mixed_sample_has_its_own_index(tables_url: str) -> None:
-    """After a while nearly all groups were drawn before: those that were not are found without passing the others."""
-    async with ReplayBuffer(tables_url, item_type=dict, run="tables") as buffer, spying(buffer) as statements:
-        assert len(await buffer.sample_mixed(8, "prioritized")) == 8
-    for statement in named(statements, "sample_fresh"):
-        for plan in await explained(tables_url, statement):
-            plan.expect(index="never_drawn")
